@@ -1,0 +1,62 @@
+# Everything that a user types. `make train` and `make test` set up what they need, once.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# A CPU build by default; e.g. `make train TORCH="torch==2.13.0" PIP_FLAGS="--index-url …"` chooses another build.
+TORCH ?= torch==2.13.0
+PIP_FLAGS ?=
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1 && echo $$p && break; done)
+
+ENVIRONMENTS := deployments/environments
+DRIVER := .venv
+EXECUTOR := .venv-executor
+PIP := -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
+
+# A contended two-core machine loses more to a second OpenMP thread than it gains; services set their own counts.
+export OMP_NUM_THREADS ?= 1
+export PIP_PROGRESS_BAR := off
+
+.PHONY: help setup train test lint types drill bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(DRIVER)/.ready $(EXECUTOR)/.ready ## Create both environments (done by the other targets too)
+
+$(DRIVER)/.ready: pyproject.toml $(ENVIRONMENTS)/driver-constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 found; install one or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }
+	@echo "Setting up the driver's environment in $(DRIVER) (some minutes, once) ..."
+	$(PYTHON) -m venv $(DRIVER)
+	$(DRIVER)/bin/python $(PIP) "$(TORCH)" -c $(ENVIRONMENTS)/driver-constraints.txt
+	$(DRIVER)/bin/python $(PIP) -e ".[dev]" "$(TORCH)" -c $(ENVIRONMENTS)/driver-constraints.txt
+	@touch $@
+
+$(EXECUTOR)/.ready: $(ENVIRONMENTS)/executor.txt $(ENVIRONMENTS)/executor-constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 found; install one or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }
+	@echo "Setting up the executors' environment in $(EXECUTOR) (some minutes, once) ..."
+	$(PYTHON) -m venv $(EXECUTOR)
+	$(EXECUTOR)/bin/python $(PIP) -r $(ENVIRONMENTS)/executor.txt "$(TORCH)" -c $(ENVIRONMENTS)/executor-constraints.txt
+	@touch $@
+
+train: setup ## Prepare, train, evaluate and export with the laptop preset (OUT=dir, FLAGS="--seed 2 ...")
+	$(DRIVER)/bin/seeker train --preset laptop $(if $(OUT),--out $(OUT)) $(FLAGS)
+
+test: setup ## Run the default test suite
+	$(DRIVER)/bin/python -m pytest $(FLAGS)
+
+lint: setup ## ruff
+	$(DRIVER)/bin/ruff check .
+
+types: setup ## pyright, strict on seeker/
+	$(DRIVER)/bin/pyright
+
+drill: setup ## The long drills with real kills
+	$(DRIVER)/bin/python -m pytest -m drill $(FLAGS)
+
+bench: setup ## Benchmarks, each a ratio in one run
+	$(DRIVER)/bin/python -m tests.benchmarks $(FLAGS)
+
+clean: ## Remove environments, caches and prepared data (runs are kept)
+	rm -rf $(DRIVER) $(EXECUTOR) .prefect prepared .pytest_cache .ruff_cache .hypothesis
