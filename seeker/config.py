@@ -115,6 +115,7 @@ class RewardConfig(Section):
     format_score: float = 0.0
     f1: float = 0.0
     containment: float = 0.0
+    function: str | None = None  # "module:function" of a custom reward (seeker.rewards.GroupReward)
     shuffle: bool = False  # control: rewards shuffled within the batch, nothing may be learned from them
 
 

@@ -6,7 +6,11 @@ traceback. The message says what was expected, what was found and what to do.
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class SeekerError(Exception):
@@ -24,20 +28,37 @@ class RecordError(SeekerError):
     --skip-bad-records``.
     """
 
-    def __init__(self, path: str | Path, line: int | None, field: str, value: object, expected: str) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        line: int | None,
+        field: str,
+        value: object,
+        expected: str,
+        unit: str = "line",
+        also: tuple[str, ...] = (),
+    ) -> None:
+        """`line` counts from 1 in `unit`s ("line" of a text file, "record" of a table); `also` are summaries of others."""
         self.path = str(path)
         self.line = line
         self.field = field
         self.value = value
         self.expected = expected
-        place = self.path if line is None else f"{self.path}:{line}"
-        shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
-        super().__init__(
-            f"{place}: field {field!r}: expected {expected}, found {shown}; "
-            "fix the record or pass --skip-bad-records"
-        )
+        self.unit = unit
+        self.also = also
+        more = "".join(f"\n  also {summary}" for summary in also)
+        super().__init__(f"{self.summary()}; fix the record or pass --skip-bad-records{more}")
+
+    def __reduce__(self) -> tuple[type[RecordError], tuple[object, ...]]:
+        # Exception's own would call the class with the finished message as its only argument.
+        return type(self), (self.path, self.line, self.field, self.value, self.expected, self.unit, self.also)
+
+    def summary(self) -> str:
+        """Place, field, expectation and value, without the remedy."""
+        place = self.path if self.line is None else f"{self.path}:{self.line}"
+        if self.unit != "line" and self.line is not None:
+            place = f"{self.path}: {self.unit} {self.line}"
+        return f"{place}: field {self.field!r}: expected {self.expected}, found {_SHORT.repr(self.value)}"
 
 
 class DataError(SeekerError):
@@ -50,6 +71,22 @@ class PolicyError(SeekerError):
 
 class RunDirectoryError(SeekerError):
     """A run directory that is locked, damaged, or belongs to another configuration."""
+
+
+class GroupError(SeekerError):
+    """Trajectories whose group ids, sizes or rewards do not fit together. The message names the group."""
+
+
+class BatchError(SeekerError):
+    """A batch that cannot be trained on: damaged bytes, arrays that do not fit, a value that is not finite."""
+
+
+class UpdateError(SeekerError):
+    """An update that was refused before it changed anything: the wrong step, or a gradient that is not finite."""
+
+
+class CheckpointError(SeekerError):
+    """A checkpoint that cannot be read or belongs to another policy."""
 
 
 class InfrastructureError(SeekerError):
