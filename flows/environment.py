@@ -7,11 +7,13 @@ and profile are used as they are.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from seeker.errors import SeekerError
 from seeker.presets import project_root
 
 PRIVATE = {
@@ -66,3 +68,33 @@ def no_heartbeat() -> Iterator[None]:
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
+
+
+@contextmanager
+def run_quietly() -> Iterator[None]:
+    """Run flows as a command does: no heartbeat, and errors that Seeker raises on purpose without a traceback.
+
+    Prefect logs every exception that passes through a flow or task with its traceback; the command prints the message
+    of a `SeekerError` once, at the end.
+    """
+    import prefect  # noqa: F401  (sets up its loggers, which the filter is put on)
+
+    loggers = [logging.getLogger(name) for name in ("prefect.flow_runs", "prefect.task_runs")]
+    known = _KnownErrors()
+    for logger in loggers:
+        logger.addFilter(known)
+    try:
+        with no_heartbeat():
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(known)
+
+
+class _KnownErrors(logging.Filter):
+    """Takes the traceback off a record about a `SeekerError`."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], SeekerError):
+            record.exc_info = None
+        return True

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
+from seeker.nearest import nearest
 
 
 def field_annotations(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -36,18 +36,6 @@ def typed_value(text: str, annotation: Any) -> Any:
     value = parsed["value"]
     keeps_text = str in kinds and not isinstance(value, str)  # --set policy.path=3 names the folder "3"
     return text if keeps_text or list(parsed) != ["value"] else value
-
-
-def nearest(name: str, candidates: Iterable[str]) -> str:
-    """``, did you mean 'x'?``: whole names first, then the part after the last dot; empty when nothing is near."""
-    names = list(candidates)
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    if not found:
-        leaves = {each.rpartition(".")[2]: each for each in reversed(names)}
-        found = [leaves[leaf] for leaf in difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=0.6)]
-    if not found:
-        found = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    return f", did you mean {found[0]!r}?" if found else ""
 
 
 def validate(tree: Mapping[str, Any], origins: Mapping[str, str], default_origin: str) -> RunConfig:

@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
-from seeker.fields import field_annotations, nearest, typed_value, validate
+from seeker.fields import field_annotations, typed_value, validate
+from seeker.nearest import nearest
 
 # Flags that stand for exactly one field. The others (questions, heldout, corpus) replace whole sections.
 FLAG_FIELDS = {
@@ -190,6 +191,6 @@ def _apply_override(draft: _Draft, override: str) -> None:
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _leaves(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
         else:
             yield prefix + name, value

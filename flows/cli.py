@@ -1,0 +1,177 @@
+"""`seeker …`: a thin command line over the flows.
+
+Nothing heavy is imported before the arguments are understood: `seeker --help` and a mistyped flag answer at once.
+Exit codes: 0 done, 1 a failure, 2 input that cannot be used, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from seeker.errors import ConfigError, InfrastructureError, SeekerError
+from seeker.nearest import nearest
+
+CONFIG_FLAGS = (
+    "model",
+    "steps",
+    "prompts_per_step",
+    "prompts_per_task",
+    "group_size",
+    "rollouts",
+    "trainers",
+    "out",
+    "seed",
+    "questions",
+    "heldout",
+    "corpus",
+    "skip_bad_records",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. The console script `seeker`."""
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        from flows import commands
+
+        getattr(commands, arguments.command)(arguments)
+        return 0
+    except SeekerError as error:
+        print(f"seeker: error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, InfrastructureError) else 2
+    except KeyboardInterrupt:
+        print("seeker: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to flush into
+        return 0
+
+
+def config_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The flags that `load_config` understands, by field-like name; None where one was not given."""
+    return {name: getattr(arguments, name, None) for name in CONFIG_FLAGS}
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command. An unknown command or flag is a `ConfigError` that names the nearest."""
+    parser, commands = _parsers()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        known = ", ".join(commands)
+        raise ConfigError(f"unknown command {argv[0]!r}{nearest(argv[0], commands)} (commands: {known})")
+    arguments, unknown = parser.parse_known_args(argv)
+    for word in unknown:
+        flag = word.partition("=")[0]
+        if flag.startswith("-"):
+            flags = commands[arguments.command].flags
+            raise ConfigError(f"{arguments.command}: unknown flag {flag!r}{nearest(flag, flags)}")
+    if unknown:
+        raise ConfigError(f"{arguments.command}: unexpected argument {unknown[0]!r}")
+    return arguments
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are `ConfigError`s and that knows its own flags."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.flags: list[str] = []
+        super().__init__(allow_abbrev=False, **settings)
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        self.flags += [name for name in names if name.startswith("--")]
+        return super().add_argument(*names, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see `{self.prog} --help`)")
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(prog="seeker", description="Train a language model that learns to search.")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    commands: dict[str, _Parser] = {}
+    for name, text, add in (
+        ("prepare", "check questions, build the index, report what retrieval can reach", _add_prepare),
+        ("train", "prepare, train, evaluate and export", _add_train),
+        ("evaluate", "evaluate a policy version of a run on held-out or other questions", _add_evaluate),
+        ("export", "write a policy version of a run as a Hugging Face folder", _add_export),
+        ("show", "look at a run, finished or not", _add_show),
+    ):
+        commands[name] = subparsers.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        add(commands[name])
+    return parser, commands
+
+
+def _add_prepare(parser: _Parser) -> None:
+    parser.add_argument("--preset", default="laptop", help="preset name or TOML file (default: laptop)")
+    parser.add_argument(
+        "--questions",
+        action="append",
+        metavar="PATH[=SHARE]",
+        help="question file or hub:NAME[:CONFIG[:SPLIT]]; repeat to mix sources; replaces the preset's questions",
+    )
+    parser.add_argument("--heldout", metavar="PATH", help="held-out questions (default: a seeded fifth of --questions)")
+    parser.add_argument("--corpus", metavar="PATH", help="corpus file (default: the questions' context paragraphs)")
+    parser.add_argument("--skip-bad-records", action="store_true", default=None, help="count bad records, do not stop")
+    _add_set(parser)
+
+
+def _add_train(parser: _Parser) -> None:
+    _add_prepare(parser)
+    parser.add_argument("--model", metavar="PATH", help="starting policy: a folder, or hub:NAME")
+    for flag, text in (
+        ("--steps", "training steps"),
+        ("--prompts-per-step", "questions in one step"),
+        ("--prompts-per-task", "questions in one rollout call"),
+        ("--group-size", "trajectories per question"),
+        ("--rollouts", "rollout executors"),
+        ("--trainers", "trainer executors"),
+        ("--seed", "seed of everything that is drawn"),
+    ):
+        parser.add_argument(flag, type=int, metavar="N", help=text)
+    parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/RUN_ID)")
+
+
+def _add_evaluate(parser: _Parser) -> None:
+    _add_run(parser)
+    parser.add_argument("--version", type=int, metavar="N", help="policy version (default: the latest)")
+    parser.add_argument("--questions", metavar="PATH", help="question file (default: the run's held-out questions)")
+    parser.add_argument("--num-questions", type=int, metavar="N", help="at most so many questions")
+    parser.add_argument("--sampled", action="store_true", help="at the rollout's temperature instead of greedily")
+
+
+def _add_export(parser: _Parser) -> None:
+    _add_run(parser)
+    parser.add_argument("--version", type=int, metavar="N", help="policy version (default: the latest)")
+    parser.add_argument("--out", metavar="DIR", help="folder to write (default: RUN/export)")
+
+
+def _add_show(parser: _Parser) -> None:
+    _add_run(parser)
+    parser.add_argument("--trajectories", type=int, default=3, metavar="N", help="sample trajectories (default: 3)")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="take the trajectories from this step (default: the last)"
+    )
+    parser.add_argument("--html", metavar="FILE", help="also write a page that needs nothing else")
+    parser.add_argument("--png", metavar="FILE", help="also write the curves as a picture")
+
+
+def _add_run(parser: _Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run directory, or the id of a run in runs/")
+
+
+def _add_set(parser: _Parser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="SECTION.FIELD=VALUE",
+        help="any other field, for example rollout.temperature=0.8 (repeatable; wins over flags)",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The commands of `seeker`: each loads its configuration or run, calls one flow and prints what came of it."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from flows.cli import config_flags
+from flows.environment import prepare_environment, run_quietly
+from seeker.config import RunConfig
+from seeker.presets import load_config
+
+
+def prepare(arguments: Namespace) -> None:
+    config = _config(arguments)
+    prepare_environment()
+    from flows.prepare import prepare as flow
+
+    with run_quietly():
+        prepared = flow(config)
+    for name, path in prepared.items():
+        print(f"{name}: {path}")
+
+
+def train(arguments: Namespace) -> None:
+    config = _config(arguments)
+    prepare_environment()
+    from flows.pipeline import pipeline as flow
+
+    with run_quietly():
+        done = flow(config)
+    _print_run(Path(done["run"]))
+
+
+def evaluate(arguments: Namespace) -> None:
+    from seeker.show.reading import find_run
+
+    root = find_run(arguments.run)
+    prepare_environment()
+    from flows.evaluate import evaluate as flow
+
+    with run_quietly():
+        flow(
+            str(root),
+            version=arguments.version,
+            questions=arguments.questions,
+            num_questions=arguments.num_questions,
+            sampled=arguments.sampled,
+        )
+    _print_run(root)
+
+
+def export(arguments: Namespace) -> None:
+    from seeker.show.reading import find_run
+
+    root = find_run(arguments.run)
+    prepare_environment()
+    from flows.export import export as flow
+
+    with run_quietly():
+        done = flow(str(root), version=arguments.version, out=arguments.out)
+    print(f"exported: {done['path']}")
+
+
+def show(arguments: Namespace) -> None:
+    from seeker.presets import resolve_paths
+    from seeker.show.reading import find_run, read_run
+    from seeker.show.samples import read_samples
+    from seeker.show.terminal import print_run
+
+    view = read_run(find_run(arguments.run))
+    policy = resolve_paths(view.config).policy.path
+    samples = read_samples(view.root, policy, arguments.trajectories, arguments.step)
+    print_run(view, samples)
+    if arguments.png:
+        from seeker.show.picture import draw_picture
+
+        Path(arguments.png).write_bytes(draw_picture(view))
+        print(f"picture: {arguments.png}")
+    if arguments.html:
+        from seeker.show.page import render_page
+
+        Path(arguments.html).write_text(render_page(view, samples), encoding="utf-8")
+        print(f"page: {arguments.html}")
+
+
+def _config(arguments: Namespace) -> RunConfig:
+    return load_config(arguments.preset, arguments.overrides, **config_flags(arguments))
+
+
+def _print_run(root: Path) -> None:
+    from seeker.show.reading import read_run
+    from seeker.show.terminal import print_run
+
+    print_run(read_run(root), ())
+    print(f"Look at it again, with trajectories: seeker show {root}", file=sys.stdout)
