@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from seeker.runs.checkpoints import (
-    check_checkpoint,
-    checkpoint_versions,
-    newest_checkpoint,
-    prune_checkpoints,
-    write_checkpoint,
-)
+from seeker.runs.checkpoints import checkpoint_versions, newest_checkpoint, prune_checkpoints
 from seeker.runs.commits import (
     Latest,
     check_latest,
     commit_start,
     commit_step,
     committed_manifests,
+    published_manifest,
     read_latest,
     read_manifest,
 )
@@ -38,7 +33,6 @@ __all__ = [
     "Latest",
     "RunDirectory",
     "append_metrics",
-    "check_checkpoint",
     "check_latest",
     "checkpoint_versions",
     "commit_start",
@@ -50,6 +44,7 @@ __all__ = [
     "newest_checkpoint",
     "open_run",
     "prune_checkpoints",
+    "published_manifest",
     "read_evaluations",
     "read_file",
     "read_json",
@@ -57,7 +52,6 @@ __all__ = [
     "read_manifest",
     "read_metrics",
     "write_atomic",
-    "write_checkpoint",
     "write_checkpoint_summary",
     "write_file",
     "write_json",

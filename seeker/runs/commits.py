@@ -77,6 +77,11 @@ def committed_manifests(run: RunDirectory) -> list[Json]:
     return [] if latest is None else [read_manifest(run, step) for step in range(latest.next_step)]
 
 
+def published_manifest(run: RunDirectory, version: int) -> Json:
+    """What the publisher wrote down about a policy version: which objects hold it, and its digest."""
+    return read_json(run.root / "policy" / f"{version:06d}.json")
+
+
 def check_latest(run: RunDirectory, latest: Latest) -> None:
     """Raise when a file that the last commit names is missing or damaged."""
     read_file(run.root, latest.policy)

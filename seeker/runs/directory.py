@@ -1,14 +1,14 @@
 """The run directory: where everything of one run lies, and what it says about itself in `run.json`.
 
-    run.json              resolved configuration, digests, cluster
-    steps/000003/         rollouts/call-000.parquet + .json, batch.bin, manifest.json
-    checkpoints/000010/   full trainer state at policy version 10
-    policy/               published versions: 000004.json and the files that it names
-    evaluations/          000010-heldout-greedy.json + .parquet
-    metrics.jsonl         derived from the manifests and evaluations
-    checkpoint.json       derived from the manifests
-    events.jsonl          infrastructure trouble
-    LATEST                the last committed step: replacing it is the only commit
+run.json              resolved configuration, digests, cluster
+steps/000003/         rollouts/call-000.parquet + .json, batch.bin, manifest.json
+checkpoints/000010/   full trainer state at policy version 10
+policy/               published versions: 000004.json and the files that it names
+evaluations/          000010-heldout-greedy.json + .parquet
+metrics.jsonl         derived from the manifests and evaluations
+checkpoint.json       derived from the manifests
+events.jsonl          infrastructure trouble
+LATEST                the last committed step: replacing it is the only commit
 """
 
 from __future__ import annotations
@@ -91,9 +91,7 @@ def load_run(root: Path) -> RunDirectory:
 
 def _go_on(root: Path, config: RunConfig) -> RunDirectory:
     stored = load_run(root)
-    differing = [
-        line for line in describe_differences(stored.config, config) if _section(line) not in EXECUTION_FIELDS
-    ]
+    differing = [line for line in describe_differences(stored.config, config) if _section(line) not in EXECUTION_FIELDS]
     if differing:
         raise RunDirectoryError(
             f"{root}: this run was started with another configuration: {'; '.join(differing)}; "

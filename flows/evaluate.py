@@ -1,0 +1,113 @@
+"""Evaluation of any policy version of a run, or of a plain policy folder, on any question set.
+
+Everything is read from the run directory, so the run need not be alive. Doing it again with the same policy, questions
+and protocol returns the stored evaluation at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from prefect import flow
+
+from flows.names import flow_run_name
+from flows.prepare import prepare
+from flows.progress import print_evaluations
+from seeker.config import ClusterConfig, Positive, RunConfig, Section
+from seeker.errors import ConfigError, RunDirectoryError
+from seeker.questions import load_questions, read_questions
+from seeker.runs import Json, load_run, published_manifest, read_latest, write_metrics
+from tasks.cluster import open_flow_cluster, start_rollouts
+from tasks.evaluation import Bench, Candidate, Mode, QuestionSet, evaluate_policy
+from tasks.identity import policy_digest, run_digests
+
+
+class EvaluateRequest(Section):
+    """What to evaluate.
+
+    Example: ``EvaluateRequest(run="runs/demo", version=10)``: version 10 on the run's own held-out questions, greedy.
+    """
+
+    run: str  # a run directory, or a policy folder in transformers' layout
+    version: int | None = None  # of a run; the latest when absent
+    questions: str | None = None  # a question file; the held-out questions when absent
+    num_questions: Positive | None = None
+    modes: tuple[Literal["greedy", "sampled"], ...] = ("greedy",)
+    config: RunConfig | None = None  # protocol and index for a policy folder; a run brings its own
+    cluster: ClusterConfig | None = None  # where it runs, when not as the run did
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is evaluated, resolved."""
+
+    config: RunConfig
+    root: Path
+    candidate: Candidate
+    facts: Json
+    prepared: Json
+
+
+@flow(name="evaluate", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
+def evaluate(request: EvaluateRequest) -> list[Json]:
+    """Evaluate; one result a mode, as written to `evaluations/`."""
+    subject = _run_subject(request) if (Path(request.run) / "run.json").is_file() else _folder_subject(request)
+    questions = _questions(request, subject)
+    with open_flow_cluster(subject.config, subject.root / "logs") as cluster:
+        rollouts = start_rollouts(
+            cluster, subject.config, Path(subject.prepared["index"]), f"evaluate-{subject.root.name}"
+        )
+        try:
+            bench = Bench(subject.config, cluster, rollouts, subject.root, subject.facts)
+            done = [evaluate_policy(bench, subject.candidate, questions, mode) for mode in _modes(request)]
+        finally:
+            rollouts.close()
+    if (subject.root / "metrics.jsonl").is_file() and questions.name == "heldout":
+        write_metrics(load_run(subject.root))
+    print_evaluations(done)
+    return done
+
+
+def _modes(request: EvaluateRequest) -> list[Mode]:
+    return list(request.modes)
+
+
+def _run_subject(request: EvaluateRequest) -> _Subject:
+    """A committed version of a run, loaded from the run directory's own anchors and deltas."""
+    run = load_run(Path(request.run))
+    latest = read_latest(run)
+    if latest is None:
+        raise RunDirectoryError(f"{run.root}: no policy version is committed yet; train first")
+    version = latest.policy_version if request.version is None else request.version
+    if not 0 <= version <= latest.policy_version:
+        raise ConfigError(f"version {version}: {run.root} holds the versions 0 to {latest.policy_version}")
+    told = run.describe()
+    config = run.config.model_copy(update={"cluster": request.cluster or run.config.cluster})
+    candidate = Candidate(version, published_manifest(run, version), str(run.policy_folder.resolve()))
+    return _Subject(config, run.root, candidate, told["digests"], told["prepared"])
+
+
+def _folder_subject(request: EvaluateRequest) -> _Subject:
+    """A policy folder under the protocol of `request.config`; its evaluations land inside the folder."""
+    if request.config is None:
+        raise ConfigError(f"{request.run}: not a run directory; name a preset to evaluate a policy folder with")
+    policy = request.config.policy.model_copy(update={"path": request.run})
+    cluster = request.cluster or request.config.cluster
+    config = request.config.model_copy(update={"policy": policy, "cluster": cluster})
+    prepared = prepare(config)
+    facts = run_digests(config, prepared)
+    candidate = Candidate(0, None, folder_digest=policy_digest(request.run))
+    return _Subject(config, Path(request.run), candidate, facts, prepared)
+
+
+def _questions(request: EvaluateRequest, subject: _Subject) -> QuestionSet:
+    if request.questions is None:
+        questions, name = read_questions(subject.prepared["heldout"]), "heldout"
+    else:
+        questions, name = load_questions(request.questions).questions, Path(request.questions).stem
+    limit = request.num_questions or (subject.config.evaluation.num_questions if name == "heldout" else None)
+    chosen = QuestionSet(name, tuple(questions[:limit]))
+    standard = name == "heldout" and limit == subject.config.evaluation.num_questions
+    return chosen if standard else QuestionSet(f"{name}-{chosen.digest[:8]}", chosen.questions)

@@ -1,0 +1,46 @@
+"""A policy version of a run as a Hugging Face folder, reloaded by transformers and compared token for token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import flow
+
+from flows.names import flow_run_name
+from seeker.config import Positive, Section
+from seeker.errors import ConfigError, PolicyError, RunDirectoryError
+from seeker.questions import read_questions
+from seeker.runs import Json, load_run, published_manifest, read_latest
+from tasks.exporting import compare_policy, save_policy
+
+
+class ExportRequest(Section):
+    """What to export. Example: ``ExportRequest(run="runs/demo")``: the latest version into ``runs/demo/export``."""
+
+    run: str
+    version: int | None = None
+    out: str | None = None
+    num_questions: Positive = 8  # compared between our sampler and transformers
+
+
+@flow(name="export", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
+def export(request: ExportRequest) -> Json:
+    """Write the folder and check it: ``{"path": "runs/demo/export", "compared_tokens": 412, "digest": "9f…"}``."""
+    run = load_run(Path(request.run))
+    latest = read_latest(run)
+    if latest is None:
+        raise RunDirectoryError(f"{run.root}: no policy version is committed yet; train first")
+    version = latest.policy_version if request.version is None else request.version
+    if not 0 <= version <= latest.policy_version:
+        raise ConfigError(f"version {version}: {run.root} holds the versions 0 to {latest.policy_version}")
+    out = Path(request.out) if request.out else run.root / "export"
+    prepared = run.describe()["prepared"]
+    questions = read_questions(prepared["heldout"])[: request.num_questions]
+    digest = save_policy(run.config, published_manifest(run, version), run.policy_folder, out)
+    compared = compare_policy(run.config, out, Path(prepared["index"]), questions, version)
+    if compared["differences"]:
+        raise PolicyError(
+            f"{out}: the exported folder answers otherwise than the trained policy: {compared['differences'][0]}; "
+            "do not use it"
+        )
+    return {"path": str(out), "policy_version": version, "digest": digest, "compared_tokens": compared["tokens"]}

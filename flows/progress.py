@@ -1,0 +1,100 @@
+"""One line a step with an estimate of what is left: live in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from seeker.runs import Json
+
+WINDOW = 10  # steps that the estimate looks back
+
+
+class StepProgress:
+    """Progress of a training run.
+
+    Example line: ``step 12/30  exact match 0.610  form 0.98  searches 1.90  step 5.1 s  about 1 min 20 s left``.
+    """
+
+    def __init__(self, run_id: str, first: int, steps: int, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._steps = steps
+        self._ends: deque[float] = deque([time.perf_counter()], maxlen=WINDOW + 1)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task(run_id, total=steps, completed=first, left="")
+
+    def __enter__(self) -> StepProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, step: int) -> None:
+        self._bar.update(self._task, description=f"step {step + 1}")
+
+    def end(self, step: int, metrics: Json) -> None:
+        self._ends.append(time.perf_counter())
+        left = self._left(step + 1)
+        self._bar.update(self._task, advance=1, left=left)
+        self._bar.console.print(f"{step_line(step, self._steps, metrics)}  {left}")
+
+    def note(self, evaluations: Sequence[Json]) -> None:
+        """Print evaluations between the steps."""
+        for evaluation in evaluations:
+            self._bar.console.print(evaluation_line(evaluation))
+
+    def _left(self, done: int) -> str:
+        per_step = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+        return describe_left(per_step * (self._steps - done))
+
+
+def print_evaluations(evaluations: Sequence[Json]) -> None:
+    console = Console(highlight=False)
+    for evaluation in evaluations:
+        console.print(evaluation_line(evaluation))
+
+
+def step_line(step: int, steps: int, metrics: Json) -> str:
+    void = f"  void {metrics['groups/void']}" if metrics["groups/void"] else ""
+    return (
+        f"step {step + 1}/{steps}  exact match {metrics['reward/exact_match']:.3f}"
+        f"  form {metrics['format/valid_share']:.2f}  searches {metrics['search_r1/search_calls_per_sample']:.2f}"
+        f"  groups {metrics['groups/kept']}+{metrics['groups/dropped']}{void}"
+        f"  step {metrics['seconds/step']:.1f} s (rollout {metrics['seconds/rollout']:.1f},"
+        f" update {metrics['seconds/update']:.1f})"
+    )
+
+
+def evaluation_line(evaluation: Json) -> str:
+    low, high = evaluation["exact_match_interval"]
+    return (
+        f"evaluation of version {evaluation['policy_version']}, {evaluation['mode']}, {evaluation['n']} questions:"
+        f" exact match {evaluation['exact_match']:.3f} ({low:.3f} to {high:.3f})  f1 {evaluation['f1']:.3f}"
+        f"  searches {evaluation['searches']:.2f}"
+    )
+
+
+def describe_left(seconds: float) -> str:
+    """``about 1 min 20 s left``."""
+    if seconds <= 0:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"about {minutes // 60} h {minutes % 60} min left"
+    return f"about {minutes} min {rest} s left" if minutes else f"about {rest} s left"

@@ -1,0 +1,111 @@
+"""The training loop: step after step of rollout, advantage, update and publish, with evaluation in between.
+
+The order and the decisions are here; the work is in the tasks. A run that was interrupted goes on from its last commit
+when the same configuration is started again on its directory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.names import flow_run_name, run_id_for
+from flows.prepare import prepare
+from flows.progress import StepProgress
+from seeker.config import RunConfig
+from seeker.questions import read_questions
+from seeker.runs import Json, RunDirectory, open_run, read_latest, write_metrics, writer_lock
+from tasks import evaluation
+from tasks.advantages import advantage
+from tasks.cluster import ROLLOUT_SERVICE, Session, open_flow_cluster, start_rollouts, start_trainer, use_session
+from tasks.identity import run_digests
+from tasks.publishing import publish, publish_held
+from tasks.reports import report
+from tasks.rollouts import rollout
+from tasks.updates import begin_checkpoint, finish_checkpoints, update
+
+
+@flow(name="train", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
+def train(config: RunConfig, run_id: str | None = None) -> Json:
+    """Train the policy of `config`; ``{"run": directory, "policy_version": 30, "evaluations": [...]}``."""
+    run_id = run_id_for(config, run_id)
+    return train_run(config, config.out_path(run_id), run_id)
+
+
+def train_run(config: RunConfig, root: Path, run_id: str, rollout_target: str = ROLLOUT_SERVICE) -> Json:
+    """The body of the flow. `rollout_target` names the service class that the rollout executors run."""
+    with writer_lock(root):
+        run = open_run(root, config, run_id)
+        prepared = prepare(config)
+        with open_flow_cluster(config, root / "logs") as cluster:
+            run.amend({"digests": run_digests(config, prepared), "cluster": cluster.describe(), "prepared": prepared})
+            with _session(run, cluster, prepared, rollout_target) as session:
+                return _loop(session)
+
+
+@contextmanager
+def _session(run: RunDirectory, cluster: Any, prepared: Json, rollout_target: str) -> Generator[Session]:
+    """The services of this run, closed at its end whatever happens."""
+    rollouts = start_rollouts(cluster, run.config, Path(prepared["index"]), f"rollout-{run.run_id}", rollout_target)
+    try:
+        trainer = start_trainer(cluster, run, f"trainer-{run.run_id}")
+        try:
+            train_questions, heldout = read_questions(prepared["train"]), read_questions(prepared["heldout"])
+            with use_session(Session(run, cluster, rollouts, trainer, train_questions, heldout)) as session:
+                yield session
+        finally:
+            trainer.close()
+    finally:
+        rollouts.close()
+
+
+def _loop(session: Session) -> Json:
+    run, steps = session.run, session.config.steps
+    latest = read_latest(run)
+    first = 0 if latest is None else latest.next_step
+    publish_held(session, first)
+    _evaluate_if_due(session, first)
+    session.step_started = time.perf_counter()
+    with StepProgress(run.run_id, first, steps) as progress:
+        for step in range(first, steps):
+            progress.begin(step)
+            metrics = _step(session, step)
+            progress.end(step, metrics)
+            _after_commit(session, step + 1, progress)
+    finish_checkpoints(session)
+    report(str(run.root))
+    return {"run": str(run.root), "run_id": run.run_id, "policy_version": max(first, steps)}
+
+
+def _step(session: Session, step: int) -> Json:
+    at = {"run_key": session.run.key, "lineage": session.run.lineage, "step": step}
+    rollouts = rollout(**at)
+    advantages = advantage(**at, rollouts=rollouts)
+    updated = update(**at, advantages=advantages)
+    return publish(**at, rollouts=rollouts, advantages=advantages, update=updated)["metrics"]
+
+
+def _after_commit(session: Session, version: int, progress: StepProgress) -> None:
+    """What is due between two steps; its time belongs to neither."""
+    spent = time.perf_counter()
+    if version % session.config.checkpoint.every == 0 or version == session.config.steps:
+        begin_checkpoint(session, version)
+    progress.note(_evaluate_if_due(session, version))
+    session.step_started += time.perf_counter() - spent
+
+
+def _evaluate_if_due(session: Session, version: int) -> list[Json]:
+    """Greedy at the start, every so many steps and at the end; at both ends also sampled."""
+    settings, steps = session.config.evaluation, session.config.steps
+    at_end = version in (0, steps)
+    due = at_end or (settings.every > 0 and version % settings.every == 0)
+    modes: list[evaluation.Mode] = (["greedy"] if due else []) + (["sampled"] if at_end and settings.sampled else [])
+    done = [evaluation.evaluate_version(version, mode) for mode in modes]
+    if done:
+        write_metrics(session.run)
+    return done

@@ -1,0 +1,121 @@
+"""What a trainer executor runs: the policy being trained, addressed by step.
+
+Every call names the step that it needs. So a call that is repeated, or that reaches a trainer which was lost and
+started anew, does the right thing or fails; it never trains twice and never publishes another step's policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seeker.cluster.objects import ObjectHandle
+from seeker.cluster.service import ServiceContext
+from seeker.config import RunConfig
+from seeker.engines.checkpoint import read_checkpoint
+from seeker.engines.policy import load_policy
+from seeker.engines.policy_trainer import PolicyTrainer
+from seeker.errors import CheckpointError, RunDirectoryError
+from seeker.packing import Batch, decode_batch
+from seeker.publishing import Manifest, Publisher
+from seeker.runs import RunDirectory, checkpoint_versions, load_run
+from seeker.runs.policies import MirroredObjects
+
+Json = dict[str, Any]
+
+
+class TrainerService:
+    """One rank of the trainers; with several, each gets the same calls and takes its slice of the batch.
+
+    The trainer is at version n when the updates of the steps 0 .. n-1 are applied; the update of step n makes n + 1.
+    """
+
+    def __init__(self, config: Mapping[str, Any], context: ServiceContext) -> None:
+        self._config = RunConfig.model_validate(config["run"])
+        self._root = Path(config["run_dir"])
+        self._context = context
+        self._trainer = self._new_trainer()
+        self._reports: dict[int, Json] = {}
+        objects = MirroredObjects(context.objects, self._root / "policy")
+        self._publisher = Publisher(objects, context.prefix, self._config.publishing)
+        self._staged: Manifest | None = None
+
+    def describe(self) -> Json:
+        return {
+            "executor": self._context.executor,
+            "set_up_count": self._context.set_up_count,
+            "policy_version": self._trainer.version,
+        }
+
+    def update(self, step: int, batch: Json) -> Json:
+        """Apply the update of `step`, once: a trainer that has applied it already returns the stored report."""
+        if self._trainer.version == step + 1 and step in self._reports:
+            return self._reports[step]
+        self._reach(step)
+        data = self._context.objects.get(ObjectHandle(**batch))
+        return self._apply(decode_batch(data), step)
+
+    def publish(self, version: int, committed: Json | None) -> Json:
+        """Stage and verify `version`; the version before it, `committed`, becomes what deltas are taken from."""
+        self._reach(version)
+        if committed is not None and self._staged is not None and self._staged == Manifest.from_json(committed):
+            self._publisher.commit(self._staged)
+        self._staged = self._publisher.stage(version, self._trainer.export())
+        return {"manifest": self._staged.to_json(), "metrics": self._published_metrics(self._staged)}
+
+    def checkpoint(self, version: int, path: str) -> Json:
+        """Write the full trainer state at `version` to the folder `path`, and read it back."""
+        self._reach(version)
+        self._trainer.save_checkpoint(Path(path))
+        read_checkpoint(Path(path))
+        return {"version": version, "path": path}
+
+    def _published_metrics(self, manifest: Manifest) -> Json:
+        return {"publish/bytes": manifest.bytes_written, "publish/changed_fraction": manifest.changed_fraction}
+
+    def _reach(self, version: int) -> None:
+        """Be at `version`: stay, or restore the newest checkpoint before it and replay the stored batches after."""
+        if self._trainer.version == version:
+            return
+        run = load_run(self._root)
+        if self._trainer.version > version or self._trainer.version < max(_until(run, version), default=0):
+            self._restore(run, version)
+        while self._trainer.version < version:
+            step = self._trainer.version
+            self._apply(self._stored_batch(run, step), step)
+
+    def _restore(self, run: RunDirectory, version: int) -> None:
+        """Start from the newest checkpoint that is whole, else from the starting policy."""
+        self._trainer = self._new_trainer()
+        for found in reversed(_until(run, version)):
+            try:
+                self._trainer.load_checkpoint(run.checkpoint_path(found))
+                return
+            except CheckpointError as error:
+                run.events.record("checkpoint_damaged", version=found, error=str(error))
+
+    def _apply(self, batch: Batch, step: int) -> Json:
+        if batch.step != step:
+            raise RunDirectoryError(f"the batch of step {batch.step} was given for the update of step {step}")
+        self._reports = {step: self._trainer.update(batch).to_json()}
+        return self._reports[step]
+
+    def _stored_batch(self, run: RunDirectory, step: int) -> Batch:
+        path = self._root / run.step_path(step) / "batch.bin"
+        if not path.is_file():
+            raise RunDirectoryError(
+                f"{path}: missing; without it and without a later checkpoint, policy version {step + 1} cannot be "
+                "rebuilt. Start a new run"
+            )
+        return decode_batch(path.read_bytes())
+
+    def _new_trainer(self) -> PolicyTrainer:
+        model, _ = load_policy(self._config.policy)
+        needs_reference = self._config.objective.kl_coefficient > 0.0
+        reference = load_policy(self._config.policy)[0] if needs_reference else None
+        return PolicyTrainer(self._config, model, reference=reference)
+
+
+def _until(run: RunDirectory, version: int) -> list[int]:
+    return [found for found in checkpoint_versions(run) if found <= version]

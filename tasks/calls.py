@@ -1,0 +1,98 @@
+"""Doing many calls until each has succeeded or been given up: the one place where infrastructure trouble is retried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from seeker.cluster.client import Call, gather
+
+from seeker import errors
+from seeker.errors import CallError, InfrastructureError
+from seeker.runs import EventLog
+from seeker.types import Question
+
+# Raised by the machine under a service rather than by its code.
+MACHINE_ERRORS = frozenset(
+    {"ConnectionError", "ConnectionResetError", "BrokenPipeError", "TimeoutError", "MemoryError"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The questions of one call. Example: ``Chunk("000", questions)``, or ``Chunk("000q03", (question,))`` alone."""
+
+    name: str
+    questions: tuple[Question, ...]
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How often a chunk is tried, and how long one try may take."""
+
+    max_attempts: int
+    deadline_s: float
+
+
+def is_infrastructure(error: InfrastructureError) -> bool:
+    """False for a remote error of our own code (a bug, a bad configuration): repeating it cannot help."""
+    if not isinstance(error, CallError) or not error.remote_type:
+        return True
+    name = error.remote_type.rpartition(".")[2]
+    ours = getattr(errors, name, None)
+    return name in MACHINE_ERRORS or (isinstance(ours, type) and issubclass(ours, InfrastructureError))
+
+
+def make_chunks(questions: Sequence[Question], size: int) -> list[Chunk]:
+    """The calls of a step. They depend on the questions alone, never on who executes them."""
+    starts = range(0, len(questions), size)
+    return [Chunk(f"{number:03d}", tuple(questions[start : start + size])) for number, start in enumerate(starts)]
+
+
+def run_chunks(
+    chunks: Sequence[Chunk],
+    submit: Callable[[Chunk], Call],
+    finish: Callable[[Chunk, Any], None],
+    attempts: Attempts,
+    events: EventLog,
+    about: Mapping[str, Any],
+) -> list[Question]:
+    """Call `submit` for each chunk and `finish` with each result; the questions that had to be given up.
+
+    A failed call is done again whole, up to the limit. Then each of its questions gets one call alone, so that one
+    question that always fails does not cost its neighbours.
+    """
+    void: list[Question] = []
+    pending = {submit(chunk): chunk for chunk in chunks}
+    while pending:
+        again: dict[Call, Chunk] = {}
+        for call in gather(list(pending), deadline_s=attempts.deadline_s):
+            chunk = pending[call]
+            try:
+                result = call.result()
+            except InfrastructureError as error:
+                if not is_infrastructure(error):
+                    raise
+                told = {**about, "call": chunk.name, "attempt": chunk.attempt, "error": str(error)[:500]}
+                retries = _next_attempts(chunk, attempts.max_attempts)
+                events.record("call_retried" if retries else "group_void", **told)
+                again.update({submit(retry): retry for retry in retries})
+                void.extend(() if retries else chunk.questions)
+            else:
+                finish(chunk, result)
+        pending = again
+    return void
+
+
+def _next_attempts(chunk: Chunk, max_attempts: int) -> list[Chunk]:
+    """The chunk again; past the limit its questions one by one; past that, nothing."""
+    if chunk.attempt < max_attempts:
+        return [replace(chunk, attempt=chunk.attempt + 1)]
+    if len(chunk.questions) == 1:
+        return []
+    return [
+        Chunk(f"{chunk.name}q{number:02d}", (question,), max_attempts)
+        for number, question in enumerate(chunk.questions)
+    ]

@@ -1,0 +1,142 @@
+"""The cluster, its services and the run that is being written, for as long as a flow needs them.
+
+These live in the process of the flow and are never a task's result: tasks find them through `current_session`.
+A flow inside another (train inside pipeline) uses the cluster that is open already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seeker.cluster.client import Cluster, Service, open_cluster
+from seeker.cluster.settings import ClusterSettings
+
+from seeker.config import RunConfig
+from seeker.errors import ConfigError
+from seeker.presets import project_root
+from seeker.runs import Json, RunDirectory
+from seeker.types import Question
+
+ROLLOUT_SERVICE = "seeker.services.rollout:RolloutService"
+TRAINER_SERVICE = "seeker.services.trainer:TrainerService"
+
+_clusters: list[Cluster] = []
+_sessions: list[Session] = []
+
+
+@dataclass
+class Session:
+    """What the tasks of one training run work with."""
+
+    run: RunDirectory
+    cluster: Cluster
+    rollouts: Service
+    trainer: Service
+    train_questions: list[Question]
+    heldout_questions: list[Question]
+    policy: Json | None = None  # manifest of the committed policy version, in the live object store
+    step_started: float = 0.0  # perf_counter; includes what the task before it cost after its commit
+    pending: list[Any] = field(default_factory=list)  # checkpoint calls under way
+
+    @property
+    def config(self) -> RunConfig:
+        return self.run.config
+
+
+@contextmanager
+def open_flow_cluster(config: RunConfig, log_dir: Path) -> Generator[Cluster]:
+    """The cluster of this flow: the one that an outer flow has open, else the named one, else an embedded one."""
+    if _clusters:
+        yield _clusters[-1]
+        return
+    with open_cluster(cluster_settings(config, log_dir)) as cluster, use_cluster(cluster):
+        yield cluster
+
+
+@contextmanager
+def use_cluster(cluster: Cluster) -> Generator[None]:
+    """Let the flows inside find `cluster`."""
+    _clusters.append(cluster)
+    try:
+        yield
+    finally:
+        _clusters.remove(cluster)
+
+
+@contextmanager
+def use_session(session: Session) -> Generator[Session]:
+    """Let the tasks inside find `session`; their services are closed at its end."""
+    _sessions.append(session)
+    try:
+        yield session
+    finally:
+        _sessions.remove(session)
+
+
+def current_session() -> Session:
+    if not _sessions:
+        raise ConfigError("no training session is open: this task runs inside the flow `train` only")
+    return _sessions[-1]
+
+
+def cluster_settings(config: RunConfig, log_dir: Path) -> ClusterSettings:
+    """Where the cluster is: the configuration, else the environment that Flame's own tools read, else embedded."""
+    cluster = config.cluster
+    return ClusterSettings(
+        endpoint=cluster.endpoint or os.environ.get("FLAME_ENDPOINT"),
+        cache_endpoint=cluster.cache_endpoint or os.environ.get("FLAME_CACHE_ENDPOINT"),
+        python=cluster.python,
+        slots=cluster.slots,
+        log_dir=log_dir,
+        connect_deadline_s=cluster.start_deadline_s,
+        code_root=project_root(),
+    )
+
+
+def start_rollouts(
+    cluster: Cluster, config: RunConfig, index: Path, name: str, target: str = ROLLOUT_SERVICE
+) -> Service:
+    """The rollout executors: each holds the policy, the tokenizer and the index."""
+    return cluster.start(
+        name,
+        target=target,
+        config={"run": config.model_dump(mode="json"), "index": str(index)},
+        resources=config.cluster.rollout_resources,
+        executors=config.cluster.rollouts,
+        release_s=config.cluster.rollout_release_s,
+        env=_threads(config.cluster.rollout_threads),
+    )
+
+
+def start_trainer(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Service:
+    """The trainer. One rank here; the gang of several comes with its rendezvous."""
+    settings = run.config.cluster
+    if settings.trainers != 1:
+        raise ConfigError(
+            f"cluster.trainers: {settings.trainers} trainer executors are not supported yet; use --trainers 1"
+        )
+    return cluster.start(
+        name,
+        target=target,
+        config={"run": run.config.model_dump(mode="json"), "run_dir": str(run.root.resolve())},
+        resources=settings.trainer_resources,
+        executors=1,
+        release_s=settings.trainer_release_s,
+        env=_threads(settings.trainer_threads),
+    )
+
+
+def _threads(number: int) -> dict[str, str]:
+    """Thread counts by environment: two OpenMP pools on two cores cost five times the step."""
+    return {
+        "OMP_NUM_THREADS": str(number),
+        "MKL_NUM_THREADS": str(number),
+        "OPENBLAS_NUM_THREADS": str(number),
+        "GOMP_SPINCOUNT": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }

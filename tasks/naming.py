@@ -1,0 +1,53 @@
+"""How the phases of a step appear in Prefect: one place for names, cache keys and retries.
+
+A phase's result is a small JSON handle (paths in the run directory with their sha256, and metrics). Its cache key names
+the run's creation, the lineage, the step and the phase, so that a flow run that is retried takes up finished phases,
+and a run that was deleted and begun again under the same name does not. The bodies are idempotent by step anyway:
+Prefect's rows are a view, the run directory is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from prefect import task
+
+from seeker.errors import InfrastructureError
+from tasks.calls import is_infrastructure
+
+Body = TypeVar("Body", bound=Callable[..., Any])
+RETRY_DELAYS_S = [1, 5]
+
+
+def phase_task(phase: str) -> Callable[[Body], Body]:
+    """A task for one phase of a step; its body takes `run_key`, `lineage` and `step` first."""
+    return task(  # type: ignore[return-value]
+        name=phase,
+        task_run_name=phase + "-{step:06d}",
+        persist_result=True,
+        result_serializer="json",
+        cache_key_fn=_cache_key(phase),
+        retries=len(RETRY_DELAYS_S),
+        retry_delay_seconds=RETRY_DELAYS_S,
+        retry_jitter_factor=0.5,
+        retry_condition_fn=may_retry,
+    )
+
+
+def may_retry(_task: Any, _run: Any, state: Any) -> bool:
+    """Infrastructure errors are tried again; an error of ours would only happen again."""
+    try:
+        state.result()
+    except InfrastructureError as error:
+        return is_infrastructure(error)
+    except Exception:
+        return False
+    return False
+
+
+def _cache_key(phase: str) -> Callable[[Any, dict[str, Any]], str]:
+    def key(_context: Any, parameters: dict[str, Any]) -> str:
+        return "seeker/{run_key}/{lineage}/{step:06d}/{phase}.json".format(**parameters, phase=phase)
+
+    return key
