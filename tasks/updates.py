@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 
 from seeker.runs import FileRef, Json, prune_checkpoints, read_file, write_checkpoint_summary
 from tasks.cluster import Session, current_session
@@ -22,7 +21,7 @@ def apply_update(session: Session, step: int, advantages: Json) -> Json:
     data = read_file(session.run.root, FileRef.from_json(advantages["batch"]))
     handle = session.cluster.objects.put(session.trainer.prefix, data)
     call = session.trainer.call(
-        "update", step, asdict(handle), deadline_s=session.config.cluster.update_deadline_s, idempotent=True
+        "update", step, handle.to_json(), deadline_s=session.config.cluster.update_deadline_s, idempotent=True
     )
     report = call.result()
     session.cluster.objects.delete(handle.key)

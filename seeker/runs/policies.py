@@ -10,16 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from seeker.cluster.objects import ObjectHandle, ObjectParts, ObjectStore
+from seeker.cluster.objects import Buffer, ObjectHandle, ObjectParts, ObjectStore, as_buffer
 from seeker.errors import ObjectMissingError
 from seeker.runs.files import write_atomic
 
-Data = bytes | bytearray | memoryview | NDArray[Any]
 _PART = re.compile(r"^(\d{6})\.(base|patch)$")
 
 
@@ -29,22 +24,27 @@ class FolderObjects:
 
     root: Path
 
-    def store(self, key: str, version: int, data: Data, kind: str) -> None:
+    def store(self, key: str, version: int, data: Buffer, kind: str) -> None:
         """Write one part of an object. `kind` is "base" or "patch"."""
-        write_atomic(self.root / key / f"{version:06d}.{kind}", _raw(data))
+        write_atomic(self.root / key / f"{version:06d}.{kind}", memoryview(as_buffer(data)))
 
-    def get(self, handle: ObjectHandle) -> bytes:
-        return self._newest_base(handle)[1].read_bytes()
+    def get(self, handle: ObjectHandle) -> memoryview:
+        return memoryview(self._newest_base(handle)[1].read_bytes())
 
     def read(self, handle: ObjectHandle, after_version: int = 0) -> ObjectParts:
-        base_version, path = self._newest_base(handle)
+        base_version, base = self._newest_base(handle)
+        is_new = after_version < base_version
+        after = max(after_version, base_version)
         patches = tuple(
-            (version, path.read_bytes())
+            (version, memoryview(path.read_bytes()))
             for version, kind, path in self._parts(handle)
-            if kind == "patch" and version > max(base_version, after_version)
+            if kind == "patch" and version > after
         )
-        base = path.read_bytes() if after_version < base_version else None
-        return ObjectParts(base=base, base_version=base_version, patches=patches)
+        return ObjectParts(
+            base=memoryview(base.read_bytes()) if is_new else None,
+            base_version=base_version if is_new else 0,
+            patches=patches,
+        )
 
     def _newest_base(self, handle: ObjectHandle) -> tuple[int, Path]:
         bases = [(version, path) for version, kind, path in self._parts(handle) if kind == "base"]
@@ -66,22 +66,22 @@ class MirroredObjects:
     store: ObjectStore
     folder: FolderObjects
 
-    def put(self, prefix: str, data: Data, name: str | None = None) -> ObjectHandle:
+    def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
         handle = self.store.put(prefix, data, name)
         self.folder.store(handle.key, handle.version, data, "base")
         return handle
 
-    def append(self, handle: ObjectHandle, data: Data) -> int:
+    def append(self, handle: ObjectHandle, data: Buffer) -> int:
         version = self.store.append(handle, data)
         self.folder.store(handle.key, version, data, "patch")
         return version
 
-    def replace(self, handle: ObjectHandle, data: Data) -> int:
+    def replace(self, handle: ObjectHandle, data: Buffer) -> int:
         version = self.store.replace(handle, data)
         self.folder.store(handle.key, version, data, "base")
         return version
 
-    def get(self, handle: ObjectHandle) -> memoryview | bytes:
+    def get(self, handle: ObjectHandle) -> memoryview:
         return self.store.get(handle)
 
     def read(self, handle: ObjectHandle, after_version: int = 0) -> ObjectParts:
@@ -90,9 +90,3 @@ class MirroredObjects:
     def delete(self, prefix: str) -> None:
         """Deletes from the store only: the run directory keeps what it published."""
         self.store.delete(prefix)
-
-
-def _raw(data: Data) -> memoryview:
-    if isinstance(data, np.ndarray):
-        data = memoryview(np.ascontiguousarray(data))
-    return memoryview(data).cast("B")

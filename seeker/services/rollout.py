@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from seeker.cluster.service import ServiceContext
+from seeker.cluster.objects import ServiceContext
 from seeker.config import RunConfig
 from seeker.engines.policy import export_policy, load_export_, load_policy
 from seeker.engines.torch_sampler import TorchSampler
@@ -101,7 +101,7 @@ class RolloutService:
         scored = self._score(asked, trajectories, group_size)
         handle = self._context.objects.put(self._context.prefix, encode_trajectories(scored))
         return {
-            "trajectories": asdict(handle),
+            "trajectories": handle.to_json(),
             "report": {**asdict(report), "load_s": load_s},
             "executor": self._context.executor,
             **self._holds(),

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seeker.cluster.objects import ObjectHandle
-from seeker.cluster.service import ServiceContext
+from seeker.cluster.objects import ObjectHandle, ServiceContext
 from seeker.config import RunConfig
 from seeker.engines.checkpoint import read_checkpoint
 from seeker.engines.policy import load_policy
