@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -25,17 +27,22 @@ TEXTS = [
 ]
 
 
-def make_tokenizer(*, tags: bool = True, chat: bool = False) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of about 400 entries; with `tags` each of the protocol's tags is one token."""
+def make_tokenizer(*, tags: bool = True, chat: bool = False, vocab_size: int = 400) -> PreTrainedTokenizerFast:
+    """A byte-level BPE; with `tags` each of the protocol's tags is one token.
+
+    The texts give some 400 entries; a larger `vocab_size` is filled with entries that no text is split into.
+    """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     special = ["<|im_end|>", "<|im_start|>", "<|pad|>", *(TAGS if tags else [])]
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=min(vocab_size, 400), special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     core.train_from_iterator(TEXTS, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|pad|>")
+    if len(tokenizer) < vocab_size:
+        tokenizer.add_tokens([f"\u2042{at}" for at in range(vocab_size - len(tokenizer))])
     if chat:
         tokenizer.chat_template = CHAT
     return tokenizer
@@ -63,4 +70,38 @@ def make_model(kind: str = "qwen2", vocab_size: int = 400, *, seed: int = 0, sca
     model = model_class(config).float().eval()
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(scale)
+    return model
+
+
+def make_talker(
+    tokenizer: PreTrainedTokenizerFast, *, layers: int = 2, hidden: int = 64, seed: int = 0
+) -> PreTrainedModel:
+    """A random policy that speaks the protocol: a bias on the output makes tags frequent, so trajectories search.
+
+    A turn has about 40 tokens: one token in 8 opens a search or an answer, one in 40 closes one.
+    """
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Qwen2ForCausalLM(config).float().eval()
+    head = torch.nn.Linear(hidden, len(tokenizer), bias=True)
+    head.weight.data.normal_(0, 0.02)
+    head.bias.data.zero_()
+    shares = {"<search>": 1 / 12, "<answer>": 1 / 24, "</search>": 1 / 50, "</answer>": 1 / 200}
+    for tag, share in shares.items():
+        head.bias.data[tokenizer.convert_tokens_to_ids(tag)] = math.log(share * len(tokenizer))
+    for tag in (*(set(TAGS) - set(shares)), "<|im_end|>", "<|im_start|>", "<|pad|>"):
+        head.bias.data[tokenizer.convert_tokens_to_ids(tag)] = -20.0
+    model.lm_head = head
     return model
