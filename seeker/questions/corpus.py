@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,11 +18,16 @@ def merge_documents(parts: Iterable[Iterable[Document]]) -> list[Document]:
     for part in parts:
         for document in part:
             merged.setdefault(document.id, document)
-    if not merged:
+    return list(merged.values())
+
+
+def require_documents(documents: Sequence[Document]) -> Sequence[Document]:
+    """The documents, or the error that there are none."""
+    if not documents:
         raise DataError(
             "the corpus is empty: the questions bring no context paragraphs; name a corpus file (corpus.path)"
         )
-    return list(merged.values())
+    return documents
 
 
 def corpus_digest(documents: Iterable[Document]) -> str:

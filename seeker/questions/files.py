@@ -19,13 +19,13 @@ Raw = tuple[Place, Any]
 _QUESTION_FIELDS = ("id", "_id", "question", "answer", "golden_answers", "answer_aliases", "type", "supporting_facts")
 _OTHER_FIELDS = ("context", "metadata", "data_source", "contents", "title", "text")
 FIELDS = frozenset(_QUESTION_FIELDS + _OTHER_FIELDS)  # columns of a table that are read at all
-_HUB = "hub:"
+HUB = "hub:"
 _CHUNK_CHARS = 1 << 20
 
 
 def read_records(source: str | Path) -> Iterator[Raw]:
     """All records of ``hub:NAME[:CONFIG[:SPLIT]]``, a folder saved by datasets, Parquet, a JSON list or JSON lines."""
-    if str(source).startswith(_HUB):
+    if str(source).startswith(HUB):
         return _hub_records(str(source))
     path = Path(source)
     if path.is_dir():
@@ -35,7 +35,7 @@ def read_records(source: str | Path) -> Iterator[Raw]:
 
 def check_source(source: str | Path) -> None:
     """Cheap look before heavy work: the file is there, can be opened and is of a known kind."""
-    if not str(source).startswith(_HUB) and not Path(source).is_dir():
+    if not str(source).startswith(HUB) and not Path(source).is_dir():
         _kind(Path(source))
 
 
@@ -154,7 +154,7 @@ def _parquet_records(path: Path) -> Iterator[Raw]:
 
 def _hub_records(source: str) -> Iterator[Raw]:
     """``hub:hotpotqa/hotpot_qa:distractor:validation``: configuration and split may be left out (split: train)."""
-    name, _, rest = source.removeprefix(_HUB).partition(":")
+    name, _, rest = source.removeprefix(HUB).partition(":")
     config, _, split = rest.partition(":")
     return _dataset_records(source, "load_dataset", (name, config or None), split=split or "train")
 

@@ -11,7 +11,7 @@ from seeker.questions.corpus import merge_documents
 from seeker.questions.fields import Place
 from seeker.questions.loading import QuestionSet
 from seeker.questions.text import unit_hash
-from seeker.types import Document, Question
+from seeker.types import Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def mix_sources(sources: Sequence[Share], seed: int) -> Mix:
         name="+".join(names),
         questions=[question for _, question, _ in chosen],
         places=[place for _, _, place in chosen],
-        documents=_documents(sources),
+        documents=merge_documents(source.questions.documents for source in sources),
         skipped=[error for source in sources for error in source.questions.skipped],
     )
     return Mix(merged, dict(zip(names, zip(counts, available, strict=True), strict=True)))
@@ -76,11 +76,6 @@ def _choose(source: Share, count: int, seed: int) -> list[tuple[float, Question,
         (unit_hash(seed, "order", name), replace(named[at][1], id=name, source=source.name), named[at][2])
         for _, name, at in ranked[:count]
     ]
-
-
-def _documents(sources: Sequence[Share]) -> list[Document]:
-    parts = [source.questions.documents for source in sources]
-    return merge_documents(parts) if any(parts) else []
 
 
 def _check_names(sources: Sequence[Share]) -> None:

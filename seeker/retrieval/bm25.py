@@ -6,9 +6,10 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -24,42 +25,84 @@ from seeker.retrieval.words import Words, make_words
 from seeker.types import Document, Passage
 
 _bm25s: Any = importlib.import_module("bm25s")  # as Any: it ships no types
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets DEBUG, which reaches every handler
 FORMAT = 1  # raised when files or scores change their meaning
+PASSES = 4  # over the documents: into words, then three by bm25s
+T = TypeVar("T")
 VOCABULARY_FILE = "vocabulary.npy"
 
 
-def build_index(documents: Sequence[Document], config: IndexConfig, cache_dir: str | Path) -> Path:
-    """The index of `documents`, in a folder named by corpus, settings and versions; an intact one is left alone."""
+def build_index(
+    documents: Sequence[Document],
+    config: IndexConfig,
+    cache_dir: str | Path,
+    progress: Callable[[int], None] | None = None,
+) -> Path:
+    """The index of `documents`, in a folder named by corpus, settings and versions; an intact one is left alone.
+
+    `progress` is called with the number of documents gone through so far, of `PASSES` times their number.
+    """
     digest = corpus_digest(documents)
-    facts = {"format": FORMAT, "corpus": digest, "settings": config.model_dump(), "versions": _versions()}
+    facts = {"format": FORMAT, "corpus": digest, "settings": config.model_dump(), "versions": index_versions()}
     name = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
     folder = Path(cache_dir) / name
 
     def fill(temporary: Path) -> dict[str, Any]:
-        vocabulary_size = _write_index(temporary, documents, config)
+        vocabulary_size = _write_index(temporary, documents, config, progress or _ignore)
         return facts | {"num_documents": len(documents), "num_words": vocabulary_size}
 
     make_folder(folder, fill)
     return folder
 
 
-def _write_index(folder: Path, documents: Sequence[Document], config: IndexConfig) -> int:
+def _write_index(
+    folder: Path, documents: Sequence[Document], config: IndexConfig, progress: Callable[[int], None]
+) -> int:
     if not documents:
         raise DataError("the corpus is empty; name a corpus file with at least one document")
     check_build_memory(documents)
     words = make_words(config)
-    tokenised = [words(f"{document.title}\n{document.text}") for document in documents]
+    counted = _Counted(progress)
+    tokenised = [words(f"{document.title}\n{document.text}") for document in counted.through(documents)]
     token_hashes, rank = _vocabulary(tokenised)
     if not rank:
         raise DataError("no document of the corpus holds a word that can be searched; check index.stopwords")
     scorer = _bm25s.BM25(k1=config.k1, b=config.b, method="lucene", backend="numpy")
-    token_ids = [[rank[word] for word in document] for document in tokenised]
+    token_ids = counted.listing([[rank[word] for word in document] for document in tokenised])
     scorer.index((token_ids, rank), create_empty_token=False, show_progress=False)
     scorer.vocab_dict = {}  # words are found through their hashes, which can be memory-mapped
     scorer.save(str(folder), show_progress=False)
     np.save(folder / VOCABULARY_FILE, token_hashes)
     write_store(folder, documents)
     return len(rank)
+
+
+def _ignore(_: int) -> None:
+    """Progress that nobody watches."""
+
+
+class _Counted:
+    """Counts items as they are gone through, over several passes."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self._progress = progress
+        self._done = 0
+
+    def through(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            yield item
+            self._done += 1
+            self._progress(self._done)
+
+    def listing(self, items: list[list[int]]) -> list[list[int]]:
+        """A list that counts whoever iterates over it: bm25s takes three passes and reports none."""
+        through = self.through
+
+        class Counting(list[list[int]]):
+            def __iter__(self) -> Iterator[list[int]]:
+                return through(super().__iter__())
+
+        return Counting(items)
 
 
 def _vocabulary(tokenised: Sequence[Sequence[str]]) -> tuple[NDArray[np.uint64], dict[str, int]]:
@@ -77,7 +120,8 @@ def _hash(word: str) -> int:
     return xxhash.xxh3_64_intdigest(word.encode())
 
 
-def _versions() -> dict[str, str]:
+def index_versions() -> dict[str, str]:
+    """Versions of the packages that decide the scores."""
     return {name: importlib.metadata.version(name) for name in ("bm25s", "PyStemmer")}
 
 

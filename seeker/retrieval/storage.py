@@ -36,7 +36,9 @@ def make_folder(folder: Path, fill: Callable[[Path], dict[str, Any]]) -> bool:
                 shutil.rmtree(folder)
             else:
                 return False
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        for left_over in folder.parent.glob(f".{folder.name}.*.part"):  # of a process that was killed: we hold the lock
+            shutil.rmtree(left_over)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
         try:
             _write_manifest(temporary, fill(temporary))
             temporary.chmod(0o755)

@@ -1,0 +1,100 @@
+"""Questions and corpus -> checked splits -> BM25 index -> ceiling report.
+
+What is prepared stands in ``prepared/<digest>/``, named by the content of all inputs and by the settings, and the index
+beside it in ``prepared/indexes/``: preparing the same again checks the files and does nothing. The folder is the truth;
+Prefect's cache is not asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from rich.console import Console
+
+from seeker.config import RunConfig
+from seeker.presets import project_root
+from seeker.questions import check_inputs, input_digests
+from seeker.retrieval.bm25 import index_versions
+from seeker.retrieval.ceiling import ceiling_table, read_ceiling
+from seeker.retrieval.storage import DamagedFolderError, check_folder, make_folder
+from seeker.retrieval.words import make_words
+from tasks import corpus as corpus_tasks
+from tasks import index as index_tasks
+
+FORMAT = 1  # raised when what is written changes its meaning
+FILES = {"train": "train.jsonl", "heldout": "heldout.jsonl", "corpus": "corpus.jsonl", "ceiling": "ceiling.json"}
+
+
+@flow(name="prepare", flow_run_name="prepare", persist_result=True, result_serializer="json")
+def prepare(config: RunConfig, root: str | None = None) -> dict[str, Any]:
+    """Prepare what `config` names; absolute paths by name, their sha256, and counts.
+
+    Example: ``{"digest": "ab12...", "train": ".../train.jsonl", "heldout": "...", "corpus": "...", "index": "...",
+    "ceiling": "...", "sha256": {"train": "9f..."}, "counts": {"train": 240, "heldout": 60, "corpus": 2958}}``.
+    """
+    make_words(config.index)  # a wrong stemmer or stop word list is an error before anything is read
+    check_inputs(config.questions, config.corpus.path)
+    base = Path(root or project_root() / "prepared").resolve()
+    digest = preparation_digest(config)
+    make_folder(base / digest, lambda part: _phases(config, digest, part, base / "indexes"))
+    handle = _handle(base / digest, base / "indexes")
+    _restore_index(config, handle)
+    _print(handle)
+    return handle
+
+
+def preparation_digest(config: RunConfig) -> str:
+    """16 hex digits of everything that decides what is prepared."""
+    generated = config.questions.world_seed is not None
+    facts = {
+        "format": FORMAT,
+        "settings": config.model_dump(mode="json", include={"questions", "corpus", "index"}),
+        "top_k": config.rollout.top_k,
+        "inputs": input_digests(config.questions, config.corpus.path),
+        "generator": _generator_digest() if generated else None,
+        "versions": index_versions(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _generator_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted((project_root() / "data").glob("*.py")):
+        digest.update(path.name.encode() + b"\n" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _phases(config: RunConfig, digest: str, folder: Path, indexes: Path) -> dict[str, Any]:
+    facts = corpus_tasks.corpus(config, digest, str(folder))
+    built = index_tasks.index(config, digest, str(folder), str(indexes))
+    reported = index_tasks.ceiling(config, digest, str(folder), str(indexes / built["index"]))
+    return facts | built | {"sha256": facts["sha256"] | {"ceiling": reported["sha256"]}}
+
+
+def _handle(folder: Path, indexes: Path) -> dict[str, Any]:
+    manifest = check_folder(folder, digests=False)
+    paths = {name: str(folder / file) for name, file in FILES.items()}
+    facts = {name: manifest[name] for name in ("sha256", "counts", "sources", "num_skipped", "skipped")}
+    return {"digest": folder.name} | paths | {"index": str(indexes / manifest["index"])} | facts
+
+
+def _restore_index(config: RunConfig, handle: dict[str, Any]) -> None:
+    """Build the index again where it was removed or damaged since the folder was written."""
+    folder, index = Path(handle["corpus"]).parent, Path(handle["index"])
+    try:
+        check_folder(index)
+    except DamagedFolderError:
+        index_tasks.index(config, handle["digest"], str(folder), str(index.parent))
+
+
+def _print(handle: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    for name, source in handle["sources"].items():
+        console.print(f"{name}: {source['taken']} of {source['of']} questions")
+    if handle["num_skipped"]:
+        console.print(f"left out {handle['num_skipped']} bad records, such as:", *handle["skipped"], sep="\n  ")
+    console.print(ceiling_table(read_ceiling(Path(handle["ceiling"]))))
