@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from seeker.errors import ConfigError, InfrastructureError, SeekerError
@@ -135,31 +135,48 @@ def _add_train(parser: _Parser) -> None:
 
 
 def _add_evaluate(parser: _Parser) -> None:
-    _add_run(parser)
-    parser.add_argument("--version", type=int, metavar="N", help="policy version (default: the latest)")
+    _add_run(parser, "a run directory, the id of a run in runs/, or a policy folder")
+    parser.add_argument("--version", type=_whole_number(0), metavar="N", help="policy version (default: the latest)")
     parser.add_argument("--questions", metavar="PATH", help="question file (default: the run's held-out questions)")
-    parser.add_argument("--num-questions", type=int, metavar="N", help="at most so many questions")
-    parser.add_argument("--sampled", action="store_true", help="at the rollout's temperature instead of greedily")
+    parser.add_argument("--num-questions", type=_whole_number(1), metavar="N", help="at most so many questions")
+    parser.add_argument(
+        "--mode", action="append", choices=("greedy", "sampled"), help="default greedy; repeat the flag for both"
+    )
+    parser.add_argument("--preset", default="laptop", help="protocol and corpus for a policy folder (default: laptop)")
+    _add_set(parser)
 
 
 def _add_export(parser: _Parser) -> None:
     _add_run(parser)
-    parser.add_argument("--version", type=int, metavar="N", help="policy version (default: the latest)")
+    parser.add_argument("--version", type=_whole_number(0), metavar="N", help="policy version (default: the latest)")
     parser.add_argument("--out", metavar="DIR", help="folder to write (default: RUN/export)")
 
 
 def _add_show(parser: _Parser) -> None:
     _add_run(parser)
-    parser.add_argument("--trajectories", type=int, default=3, metavar="N", help="sample trajectories (default: 3)")
     parser.add_argument(
-        "--step", type=int, metavar="N", help="take the trajectories from this step (default: the last)"
+        "--trajectories", type=_whole_number(0), default=3, metavar="N", help="sample trajectories (default: 3)"
+    )
+    parser.add_argument(
+        "--step", type=_whole_number(0), metavar="N", help="step of the trajectories (default: the last)"
     )
     parser.add_argument("--html", metavar="FILE", help="also write a page that needs nothing else")
     parser.add_argument("--png", metavar="FILE", help="also write the curves as a picture")
 
 
-def _add_run(parser: _Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run directory, or the id of a run in runs/")
+def _add_run(parser: _Parser, text: str = "a run directory, or the id of a run in runs/") -> None:
+    parser.add_argument("run", metavar="RUN", help=text)
+
+
+def _whole_number(low: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `low` on."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"expected a whole number from {low} on, found {text!r}")
+        return int(text)
+
+    return number
 
 
 def _add_set(parser: _Parser) -> None:

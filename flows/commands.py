@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -29,26 +28,27 @@ def train(arguments: Namespace) -> None:
     from flows.pipeline import pipeline as flow
 
     with run_quietly():
-        done = flow(config)
-    _print_run(Path(done["run"]))
+        flow(config)
 
 
 def evaluate(arguments: Namespace) -> None:
-    from seeker.show.reading import find_run
-
-    root = find_run(arguments.run)
+    root = _run_or_folder(arguments.run)
+    is_run = (root / "run.json").is_file()
+    config = None if is_run else load_config(arguments.preset, arguments.overrides)
     prepare_environment()
+    from flows.evaluate import EvaluateRequest
     from flows.evaluate import evaluate as flow
 
+    request = EvaluateRequest(
+        run=str(root),
+        version=arguments.version,
+        questions=arguments.questions,
+        num_questions=arguments.num_questions,
+        modes=tuple(arguments.mode or ["greedy"]),
+        config=config,
+    )
     with run_quietly():
-        flow(
-            str(root),
-            version=arguments.version,
-            questions=arguments.questions,
-            num_questions=arguments.num_questions,
-            sampled=arguments.sampled,
-        )
-    _print_run(root)
+        flow(request)
 
 
 def export(arguments: Namespace) -> None:
@@ -56,11 +56,13 @@ def export(arguments: Namespace) -> None:
 
     root = find_run(arguments.run)
     prepare_environment()
+    from flows.export import ExportRequest
     from flows.export import export as flow
 
     with run_quietly():
-        done = flow(str(root), version=arguments.version, out=arguments.out)
-    print(f"exported: {done['path']}")
+        done = flow(ExportRequest(run=str(root), version=arguments.version, out=arguments.out))
+    print(f"policy version {done['policy_version']} exported to {done['path']}")
+    print(f"reloaded by transformers: the same {done['compared_tokens']} tokens on greedy questions")
 
 
 def show(arguments: Namespace) -> None:
@@ -89,9 +91,8 @@ def _config(arguments: Namespace) -> RunConfig:
     return load_config(arguments.preset, arguments.overrides, **config_flags(arguments))
 
 
-def _print_run(root: Path) -> None:
-    from seeker.show.reading import read_run
-    from seeker.show.terminal import print_run
+def _run_or_folder(text: str) -> Path:
+    """A policy folder as it is, else a run directory."""
+    from seeker.show.reading import find_run
 
-    print_run(read_run(root), ())
-    print(f"Look at it again, with trajectories: seeker show {root}", file=sys.stdout)
+    return Path(text) if (Path(text) / "config.json").is_file() else find_run(text)

@@ -9,7 +9,7 @@ from html import escape
 from seeker.show.picture import draw_picture
 from seeker.show.reading import RunView, first_and_last
 from seeker.show.samples import Sample
-from seeker.show.tables import config_facts, evaluation_rows, kind_rows, phase_rows
+from seeker.show.tables import EVALUATION_COLUMNS, KIND_COLUMNS, config_facts, evaluation_rows, kind_rows, phase_rows
 from seeker.types import Author
 
 _STYLE = """
@@ -30,14 +30,12 @@ def render_page(view: RunView, samples: Sequence[Sample]) -> str:
     pair = first_and_last(view.evaluations, "greedy")
     phases = [[phase, f"{seconds:.2f}", f"{share:.0%}"] for phase, seconds, share in phase_rows(view)]
     events = [[name, str(count)] for name, count in sorted(view.events.items())]
-    kinds = ("kind", "first exact match", "last exact match", "number")
-    scores = ("version", "questions", "mode", "exact match (95 %)", "F1", "searches", "number")
     parts = [
         f"<h1>run {escape(view.run_id)}</h1>",
         _table("", (), [list(fact) for fact in config_facts(view)]),
         f'<p><img alt="curves of the run" src="data:image/png;base64,{picture}"></p>',
-        _table("Evaluations", scores, evaluation_rows(view.evaluations)),
-        _table("Greedy, by kind of question", kinds, kind_rows(*pair) if pair else []),
+        _table("Evaluations", EVALUATION_COLUMNS, evaluation_rows(view.evaluations)),
+        _table("Greedy, by kind of question", KIND_COLUMNS, kind_rows(*pair) if pair else []),
         _table("Seconds per step", ("phase", "seconds", "share"), phases),
         _table("Infrastructure events", ("event", "number"), events),
         *_samples(samples),

@@ -11,7 +11,7 @@ from seeker.show.terminal import run_curves
 # Metric, label: the small plots beside the main one, each left out where nothing was measured.
 SIDE_CURVES = (
     ("search_r1/search_calls_per_sample", "searches per trajectory"),
-    ("policy/entropy", "entropy (nats per token)"),
+    ("update/entropy", "entropy (nats per token)"),
     ("update/grad_norm", "gradient norm"),
 )
 _COLOURS = {"cyan": "#0b84a5", "green": "#2a8c4a", "magenta": "#9d3c9d"}
@@ -50,6 +50,7 @@ def _draw_main(axes: Any, view: RunView) -> None:
     axes.set_xlabel("policy version")
     axes.set_ylabel("exact match")
     axes.set_ylim(bottom=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.25)
     if axes.lines:
         axes.legend(fontsize=9)

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from seeker.runs import Json
 from seeker.show.reading import RunView
 
+EVALUATION_COLUMNS = ("version", "questions", "mode", "exact match (95 %)", "F1", "searches", "number")
+KIND_COLUMNS = ("kind", "first exact match", "last exact match", "number")
+
 
 def config_facts(view: RunView) -> list[tuple[str, str]]:
     """Name and value of what identifies the run and its protocol."""
@@ -47,40 +50,37 @@ def phase_rows(view: RunView) -> list[tuple[str, float, float]]:
 
 
 def evaluation_rows(evaluations: Sequence[Json]) -> list[list[str]]:
-    """Policy version, set, mode, exact match with its 95 % interval, F1, searches, number of questions."""
+    """The values of `EVALUATION_COLUMNS`, one row an evaluation."""
     ordered = sorted(evaluations, key=lambda each: (each["set"], each["mode"], each["policy_version"]))
     return [
         [
             str(each["policy_version"]),
             str(each["set"]),
             str(each["mode"]),
-            share_with_interval(each["exact_match"], each["num_questions"]),
+            share_with_interval(each),
             f"{each['f1']:.3f}",
             f"{each['searches']:.2f}",
-            str(each["num_questions"]),
+            str(each["n"]),
         ]
         for each in ordered
     ]
 
 
 def kind_rows(first: Json, last: Json) -> list[list[str]]:
-    """Kind, exact match in the first and in the last evaluation, number of questions."""
+    """The values of `KIND_COLUMNS`, one row a kind of question."""
     before, after = first.get("kinds", {}), last.get("kinds", {})
     return [
         [
             kind or "(none)",
             f"{before[kind]['exact_match']:.3f}" if kind in before else "–",
-            f"{told['exact_match']:.3f}",
-            str(told["num_questions"]),
+            share_with_interval(told),
+            str(told["n"]),
         ]
         for kind, told in sorted(after.items())
     ]
 
 
-def share_with_interval(share: float, number: int) -> str:
-    """``0.620 ± 0.067``: a share of `number` questions with its 95 % interval (Wilson's half width)."""
-    if number < 1:
-        return f"{share:.3f}"
-    z = 1.96
-    half = z / (1 + z * z / number) * (share * (1 - share) / number + z * z / (4 * number * number)) ** 0.5
-    return f"{share:.3f} ± {half:.3f}"
+def share_with_interval(scores: Json) -> str:
+    """``0.620 [0.551, 0.684]``: exact match with its 95 % interval."""
+    low, high = scores["exact_match_interval"]
+    return f"{scores['exact_match']:.3f} [{low:.3f}, {high:.3f}]"

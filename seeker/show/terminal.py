@@ -12,7 +12,7 @@ from rich.text import Text
 from seeker.show.plot import Grid, Series, draw_curves
 from seeker.show.reading import RunView, first_and_last
 from seeker.show.samples import Sample
-from seeker.show.tables import config_facts, evaluation_rows, kind_rows, phase_rows
+from seeker.show.tables import EVALUATION_COLUMNS, KIND_COLUMNS, config_facts, evaluation_rows, kind_rows, phase_rows
 from seeker.types import Author
 
 COLOURS = {
@@ -78,14 +78,15 @@ def _header(view: RunView) -> Panel:
 
 
 def _plot(curves: Sequence[Series], width: int) -> Group:
-    grid = draw_curves(curves, width=max(20, width), height=12)
+    grid = draw_curves(curves, width=max(20, width), height=13)
     lines = [_plot_line(grid, row) for row in range(len(grid.cells))]
     low, high = (f"{round(x)}" for x in grid.x_range)
     axis = Text(" " * 7 + low + " " * (len(grid.cells[0]) - len(low) - len(high)) + high, style="bright_black")
-    legend = Text("  ").join(
-        Text(("── " if each.joined else "● ") + f"{each.name} {each.ys[-1]:.3f}", style=each.colour) for each in curves
-    )
-    return Group(*lines, axis, legend)
+    legend = [
+        Text(("── " if each.joined else "● ") + f"{each.name}, last {each.ys[-1]:.3f}", style=each.colour)
+        for each in curves
+    ]
+    return Group(*lines, axis, *legend)
 
 
 def _plot_line(grid: Grid, row: int) -> Text:
@@ -108,20 +109,18 @@ def _phases(view: RunView) -> Table:
 
 
 def _evaluations(view: RunView) -> Table:
-    return _table(
-        ("version", "questions", "mode", "exact match", "F1", "searches", "number"), evaluation_rows(view.evaluations)
-    )
+    return _table(EVALUATION_COLUMNS, evaluation_rows(view.evaluations))
 
 
 def _kinds(view: RunView) -> Table:
     pair = first_and_last(view.evaluations, "greedy")
-    return _table(("kind", "first", "last", "number"), kind_rows(*pair) if pair else [])
+    return _table(KIND_COLUMNS, kind_rows(*pair) if pair else [])
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="bright_black")
+    table = Table(box=None, padding=(0, 1), header_style="bright_black")
     for number, name in enumerate(names):
-        table.add_column(name, justify="left" if number == 0 else "right")
+        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(value) for value in row))
     return table

@@ -1,0 +1,196 @@
+"""The house's walls: who may import whom, how light an import is, how large a file may grow.
+
+1.  Imports go one way: flows -> tasks -> services -> engines -> resources -> pure. Every module of ours has a place.
+2.  `seeker/` knows no Prefect; polars, datasets and matplotlib appear only in modules that the driver alone uses.
+3.  `flamepy` is imported in `seeker/cluster/` only, and `seeker/cluster/` knows no RL.
+4.  Services use what a service is given (objects, its context), never the client of the cluster.
+5.  Pure modules know no torch, Flame, vLLM, transformers or Prefect, not even inside a function.
+6.  Importing the package and its pure modules loads none of the heavy libraries.
+7.  What an executor runs imports without Prefect, polars, datasets and matplotlib.
+8.  Every file with code says `from __future__ import annotations`; a file over 350 lines has its reason listed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = ("pure", "resources", "engines", "services", "tasks", "flows")
+
+# The longest prefix decides. A module that no prefix names fails test 1: give it its place here.
+PLACES = {
+    "seeker": "pure",
+    "seeker.retrieval": "resources",
+    "seeker.rollout": "resources",
+    "seeker.turns": "resources",
+    "seeker.observations": "resources",
+    "seeker.tools": "resources",
+    "seeker.loss": "resources",
+    "seeker.publishing": "resources",
+    "seeker.runs": "resources",
+    "seeker.show": "resources",
+    "seeker.cluster": "resources",
+    "seeker.engines": "engines",
+    "seeker.engines.sampler": "resources",  # the protocol alone; the rollout is written against it
+    "seeker.services": "services",
+    "tasks": "tasks",
+    "flows": "flows",
+    "data": "resources",  # makers of shipped inputs, which tasks call
+}
+HEAVY = ("torch", "flamepy", "vllm", "transformers", "prefect")
+DRIVER_ONLY = ("prefect", "polars", "datasets", "matplotlib")
+DRIVER_MODULES = ("seeker.questions", "seeker.show", "seeker.retrieval.ceiling")  # imported inside functions
+LONG_FILES: dict[str, str] = {}
+
+
+def test_imports_go_one_way() -> None:
+    wrong = [
+        f"{module} ({place_of(module)}) imports {target} ({place_of(target)})"
+        for module, path in ours()
+        for target in imported(path, module)
+        if is_ours(target) and LAYERS.index(place_of(target)) > LAYERS.index(place_of(module))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_driver_imports_driver_libraries() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in ours("seeker")
+        for target in imported(path, module)
+        if top(target) in DRIVER_ONLY and (top(target) == "prefect" or not module.startswith(DRIVER_MODULES))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_flamepy_stays_inside_the_cluster_package() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in ours()
+        for target in imported(path, module)
+        if top(target) == "flamepy" and not module.startswith("seeker.cluster")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_cluster_package_knows_no_rl() -> None:
+    allowed = ("seeker.cluster", "seeker.errors")
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in ours("seeker/cluster")
+        for target in imported(path, module)
+        if top(target) in (*HEAVY[:1], *HEAVY[2:])
+        or (is_ours(target) and target != "seeker" and not target.startswith(allowed))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_services_never_use_the_client() -> None:
+    allowed = ("seeker.cluster.objects", "seeker.cluster.service")
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in ours("seeker")
+        for target in imported(path, module)
+        if target.startswith("seeker.cluster.")
+        and not target.startswith(allowed)
+        and not module.startswith("seeker.cluster")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pure_modules_know_no_heavy_library() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in ours("seeker")
+        for target in imported(path, module)
+        if place_of(module) == "pure" and top(target) in HEAVY
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_importing_pure_modules_is_light() -> None:
+    modules = [module for module, _ in ours("seeker") if place_of(module) == "pure"]
+    code = f"import {', '.join(modules)}; import sys; print([n for n in {HEAVY + DRIVER_ONLY} if n in sys.modules])"
+    assert run_python(code) == "[]"
+
+
+def test_executors_need_no_driver_library() -> None:
+    code = f"import sys; sys.modules.update(dict.fromkeys({DRIVER_ONLY}))\n"  # None: importing it raises
+    assert run_python(code + "import seeker.services.rollout, seeker.services.trainer; print('fine')") == "fine"
+
+
+def test_files_are_short_and_postpone_annotations() -> None:
+    wrong: list[str] = []
+    for _, path in ours():
+        text = path.read_text()
+        name = str(path.relative_to(ROOT))
+        if text.count("\n") > 350 and name not in LONG_FILES:
+            wrong.append(f"{name} has {text.count(chr(10))} lines; split it, or list it with its reason")
+        if _has_code(text) and "from __future__ import annotations" not in text:
+            wrong.append(f"{name} lacks `from __future__ import annotations`")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_checks_see_imports_inside_functions_and_relative_ones(tmp_path: Path) -> None:
+    path = tmp_path / "probe.py"
+    path.write_text("def f():\n    import torch.nn\n    from . import x\n    from seeker.runs import lock\n")
+    assert list(imported(path, "seeker.show.probe")) == ["torch.nn", "seeker.show.x", "seeker.runs.lock"]
+
+
+def _has_code(text: str) -> bool:
+    """False for an empty file and for one that is a docstring alone."""
+    return any(
+        not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in ast.parse(text).body
+    )
+
+
+def ours(folder: str = "") -> Iterator[tuple[str, Path]]:
+    """Module name and path of every file of ours under `folder`."""
+    for start in [folder] if folder else ["seeker", "tasks", "flows", "data"]:
+        for path in sorted((ROOT / start).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imported(path: Path, module: str) -> Iterator[str]:
+    """Names that a file imports anywhere, joined to the module they come from; not those for type checking only."""
+    for node in _walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+            for _ in range(node.level - 1):
+                package = package.rpartition(".")[0]
+            base = ".".join(part for part in (package if node.level else "", node.module or "") if part)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        yield child
+        yield from _walk(child)
+
+
+def is_ours(target: str) -> bool:
+    return top(target) in ("seeker", "tasks", "flows", "data")
+
+
+def top(target: str) -> str:
+    return target.partition(".")[0]
+
+
+def place_of(module: str) -> str:
+    prefix = max((each for each in PLACES if module == each or module.startswith(f"{each}.")), key=len)
+    return PLACES[prefix]
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
