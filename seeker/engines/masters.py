@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seeker.config import OptimizerConfig
-from seeker.engines.policy import bf16_bits
 from seeker.errors import CheckpointError
+from seeker.weights import bf16_bits
 
 
 class Masters:
