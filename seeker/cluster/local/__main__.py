@@ -1,0 +1,66 @@
+"""``python -m seeker.cluster.local``: the embedded cluster as a process of its own.
+
+It prints one line of JSON (endpoints, pid, private directory) when it is ready, and ends when its stdin ends or its
+parent is gone, so that it never outlives the program that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from seeker.cluster.local.server import LocalCluster, LocalSettings
+
+_PARENT_POLL_S = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="seeker.cluster.local", description=__doc__)
+    parser.add_argument("--python", default=sys.executable, help="interpreter of the executors")
+    parser.add_argument("--slots", type=int, default=16, help="capacity of the node in cores, whatever the machine has")
+    parser.add_argument("--log-dir", type=Path, help="where executors' logs go; a private directory when absent")
+    parser.add_argument("--socket-deadline", type=float, default=30.0, help="seconds for a process to open its socket")
+    parser.add_argument("--serve", action="store_true", help="run until a signal instead of until stdin ends")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    settings = LocalSettings(os.path.abspath(options.python), options.slots, options.log_dir, options.socket_deadline)
+    asyncio.run(_serve(settings, tied_to_parent=not options.serve))
+
+
+async def _serve(settings: LocalSettings, tied_to_parent: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+    async with LocalCluster(settings) as cluster:
+        print(json.dumps(cluster.describe()), flush=True)
+        if tied_to_parent:
+            loop.add_reader(sys.stdin.fileno(), _stdin_moved, stop)
+            await _stopped_or_orphaned(stop, os.getppid())
+        else:
+            await stop.wait()
+
+
+def _stdin_moved(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+async def _stopped_or_orphaned(stop: asyncio.Event, parent: int) -> None:
+    while os.getppid() == parent:
+        try:
+            await asyncio.wait_for(stop.wait(), timeout=_PARENT_POLL_S)
+        except TimeoutError:
+            continue
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Objects: versioned bytes in the cluster's object cache, named by ``<app>/<session>/<id>``.
+
+An object is a base and the patches appended to it; every write raises its version by one. Payloads are raw bytes,
+read with our own tickets (key and version): the SDK's cache would keep a second copy of every policy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import bson
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from seeker.errors import ClusterError, DeadlineError, ObjectMissingError
+
+Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+
+MAX_OBJECT_BYTES = 2**31 - 1  # one value of an Arrow binary column
+OPERATION_DEADLINE_S = 300.0
+
+_PUT_SCHEMA = pa.schema([("version", pa.uint64()), ("data", pa.binary())])
+_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHandle:
+    """Names an object; JSON-able through `to_json`. `version` is the one that the write made, not a pin for reads.
+
+    Example: ``ObjectHandle("seeker-1f/run-7-trainer/5b2c", 1, "grpc://127.0.0.1:9090")``.
+    """
+
+    key: str
+    version: int
+    endpoint: str
+
+    def to_json(self) -> dict[str, str | int]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectParts:
+    """What a read brought: the base, unless the reader had it, and the patches that are new to the reader.
+
+    Example: an object put (1) and appended to twice (2, 3), read after version 2:
+    ``ObjectParts(base=None, base_version=0, patches=((3, b"..."),))``.
+    """
+
+    base: memoryview | None
+    base_version: int  # 0 when `base` is None
+    patches: tuple[tuple[int, memoryview], ...]  # in version order
+
+    @property
+    def version(self) -> int:
+        """The newest version that this read brought; 0 when nothing was new."""
+        return self.patches[-1][0] if self.patches else self.base_version
+
+
+class ObjectStore(Protocol):
+    """Put, get, append, replace, delete. Every failure is a `ClusterError`, a missing key `ObjectMissingError`."""
+
+    def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
+        """A new object under ``<app>/<session>``, at version 1; a put to a name that exists replaces it."""
+        ...
+
+    def get(self, handle: ObjectHandle) -> memoryview:
+        """The newest base, without patches."""
+        ...
+
+    def read(self, handle: ObjectHandle, after_version: int = 0) -> ObjectParts:
+        """What is newer than `after_version`; all of it when the base is newer or the version is unknown."""
+        ...
+
+    def append(self, handle: ObjectHandle, data: Buffer) -> int:
+        """Append one patch; its version."""
+        ...
+
+    def replace(self, handle: ObjectHandle, data: Buffer) -> int:
+        """A new base, all patches dropped; its version."""
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Delete a key, a session's objects (``<app>/<session>``) or an application's (``<app>/*``)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """What a service gets from the cluster when it is set up."""
+
+    objects: ObjectStore
+    prefix: str  # "<app>/<session>": where its objects go
+    executor: str  # the executor's id
+    set_up_count: int  # 1 for the first process behind this executor, 2 after that one was lost, ...
+
+
+def as_buffer(data: Buffer) -> pa.Buffer:
+    """`data` as an Arrow buffer, without a copy."""
+    if isinstance(data, np.ndarray):
+        if not data.flags.c_contiguous:
+            raise ClusterError("an array must be C-contiguous to be stored; use numpy.ascontiguousarray")
+        data = memoryview(data.reshape(-1).view(np.uint8))
+    buffer = pa.py_buffer(data)
+    if buffer.size > MAX_OBJECT_BYTES:
+        raise ClusterError(f"an object of {buffer.size} bytes is above {MAX_OBJECT_BYTES}; store it in shards")
+    return buffer
+
+
+class FlightObjects:
+    """The object store of a cluster, over Arrow Flight. Safe to use from several threads."""
+
+    def __init__(self, endpoint: str, ca_file: str | None = None, deadline_s: float = OPERATION_DEADLINE_S) -> None:
+        self.endpoint = endpoint
+        self.prefixes: set[str] = set()  # where this store has put objects: deleted when the cluster is closed
+        self._ca_file = ca_file
+        self._deadline_s = deadline_s
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
+        self.prefixes.add(prefix)
+        path = prefix if name is None else f"{prefix}/{name}"
+        return self._write(self.endpoint, path, flight.FlightDescriptor.for_path(path), data)
+
+    def get(self, handle: ObjectHandle) -> memoryview:
+        base = self.read(handle).base
+        assert base is not None  # a read after version 0 always brings the base
+        return base
+
+    def read(self, handle: ObjectHandle, after_version: int = 0) -> ObjectParts:
+        ticket = flight.Ticket(f"{handle.key}:{after_version}".encode())
+        base: memoryview | None = None
+        base_version = 0
+        patches: list[tuple[int, memoryview]] = []
+        with self._errors(handle.endpoint, handle.key):
+            for chunk in self._client(handle.endpoint).do_get(ticket, self._options()):
+                for version, kind, data in _rows(chunk.data):
+                    if kind == "base":
+                        base, base_version = data, version
+                    else:
+                        patches.append((version, data))
+        return ObjectParts(base, base_version, tuple(patches))
+
+    def append(self, handle: ObjectHandle, data: Buffer) -> int:
+        descriptor = flight.FlightDescriptor.for_command(f"PATCH:{handle.key}".encode())
+        return self._write(handle.endpoint, handle.key, descriptor, data).version
+
+    def replace(self, handle: ObjectHandle, data: Buffer) -> int:
+        descriptor = flight.FlightDescriptor.for_path(handle.key)
+        return self._write(handle.endpoint, handle.key, descriptor, data).version
+
+    def delete(self, prefix: str) -> None:
+        with self._errors(self.endpoint, prefix):
+            list(self._client(self.endpoint).do_action(flight.Action("DELETE", prefix.encode()), self._options()))
+
+    def wait_ready(self, deadline_s: float) -> None:
+        """Raise unless the cache answers within `deadline_s`."""
+        with self._errors(self.endpoint, "the cache's actions"):
+            options = flight.FlightCallOptions(timeout=deadline_s)
+            list(self._client(self.endpoint).list_actions(options))
+
+    def close(self) -> None:
+        with self._lock:
+            clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            client.close()
+
+    def _write(self, endpoint: str, path: str, descriptor: Any, data: Buffer) -> ObjectHandle:
+        buffer = as_buffer(data)
+        offsets = pa.array([0, buffer.size], pa.int32()).buffers()[1]
+        column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, buffer])
+        batch = pa.RecordBatch.from_arrays([pa.array([0], pa.uint64()), column], schema=_PUT_SCHEMA)
+        with self._errors(endpoint, path):
+            writer, reader = self._client(endpoint).do_put(descriptor, _PUT_SCHEMA, self._options())
+            with writer:
+                writer.write_batch(batch)
+                writer.done_writing()
+                reply = reader.read()
+        if reply is None:
+            raise ClusterError(f"object cache {endpoint} did not acknowledge the write of {path}")
+        written = bson.decode(reply.to_pybytes())
+        return ObjectHandle(written["key"], int(written["version"]), written["endpoint"])
+
+    def _options(self) -> Any:
+        return flight.FlightCallOptions(timeout=self._deadline_s)
+
+    def _client(self, endpoint: str) -> Any:
+        with self._lock:
+            client = self._clients.get(endpoint)
+            if client is None:
+                client = self._clients[endpoint] = self._connect(endpoint.replace("grpcs://", "grpc+tls://"))
+            return client
+
+    def _connect(self, location: str) -> Any:
+        if location.startswith("grpc+tls://") and self._ca_file:
+            certificates = Path(self._ca_file).read_bytes()
+            return flight.FlightClient(location, tls_root_certs=certificates, generic_options=_UNLIMITED)
+        return flight.FlightClient(location, generic_options=_UNLIMITED)
+
+    @contextmanager
+    def _errors(self, endpoint: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except KeyError as error:  # pyarrow's form of NOT_FOUND
+            raise ObjectMissingError(f"object {what} is not in the cache {endpoint}") from error
+        except flight.FlightTimedOutError as error:
+            raise DeadlineError(f"object cache {endpoint}: {what}: no answer within the deadline") from error
+        except flight.FlightUnavailableError as error:
+            raise ClusterError(f"object cache {endpoint} cannot be reached: {error}") from error
+        except (pa.ArrowException, OSError) as error:
+            raise ClusterError(f"object cache {endpoint}: {what}: {error}") from error
+
+
+def _rows(batch: Any) -> Iterator[tuple[int, str, memoryview]]:
+    versions, kinds, values = batch.column("version"), batch.column("kind"), batch.column("data")
+    for row in range(batch.num_rows):
+        yield versions[row].as_py(), kinds[row].as_py(), memoryview(values[row].as_buffer())
