@@ -35,4 +35,4 @@ def bf16_bits(tensor: torch.Tensor) -> Bits:
 def bf16_tensor(bits: Bits) -> torch.Tensor:
     """The bf16 tensor with these bits."""
     writable = bits if bits.flags.writeable else bits.copy()  # torch warns about memory it could not write to
-    return torch.from_numpy(np.ascontiguousarray(writable).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(writable).view(np.int16)).view(torch.bfloat16)  # pyright: ignore[reportUnknownMemberType]

@@ -64,11 +64,11 @@ def build_rows(batch: Batch, indices: Indices, layout: Layout, device: torch.dev
         places.append(start + trainable)
     flat_places = np.concatenate(places)
     return Rows(
-        input_ids=_tensor(input_ids.reshape(num_rows, width), device),
-        position_ids=_tensor(positions.reshape(num_rows, width), device),
+        input_ids=to_tensor(input_ids.reshape(num_rows, width), device),
+        position_ids=to_tensor(positions.reshape(num_rows, width), device),
         attention_mask=_block_mask(lengths, device, dtype) if layout == "packed" else None,
-        predictors=_tensor(np.concatenate(predictors), device),
-        targets=_tensor(batch.token_ids[flat_places].astype(np.int64), device),
+        predictors=to_tensor(np.concatenate(predictors), device),
+        targets=to_tensor(batch.token_ids[flat_places].astype(np.int64), device),
         places=flat_places,
     )
 
@@ -89,7 +89,8 @@ def score_tokens(model: PreTrainedModel, rows: Rows, temperature: float, *, plai
         logits = cast(Tensor, model(**inputs).logits).flatten(0, 1).index_select(0, rows.predictors)
     logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)  # [M, V]
     with torch.no_grad():
-        entropies = torch.special.entr(logprobs.exp()).sum(-1)
+        # A token of log-prob -inf adds 0 to the entropy, not 0 * inf.
+        entropies = -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(-1)
     return TokenScores(logprobs.gather(-1, rows.targets[:, None])[:, 0], entropies)
 
 
@@ -108,11 +109,12 @@ def has_plain_head(model: PreTrainedModel) -> bool:
 
 
 def _block_mask(lengths: NDArray[np.int64], device: torch.device, dtype: torch.dtype) -> Tensor:
-    owner = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(device)  # [T]
+    owner = to_tensor(np.repeat(np.arange(len(lengths)), lengths), device)  # [T]
     seen = (owner[:, None] == owner[None, :]).tril()
     mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
     return mask[None, None]
 
 
-def _tensor(array: NDArray[np.int64], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
+def to_tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """The array as a tensor on `device`."""
+    return torch.from_numpy(array).to(device)  # pyright: ignore[reportUnknownMemberType]

@@ -77,7 +77,7 @@ class Masters:
         torch.nn.utils.clip_grads_with_norm_(self.weights.values(), max_norm, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.step()
+        self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         self.clear_gradients_()
         self.publish_to_model_()
 

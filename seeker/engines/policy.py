@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -39,25 +39,27 @@ def load_policy(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
     source, local = _source(config.path)
     transformers_logging.disable_progress_bar()
     try:
-        tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(source, local_files_only=local))
-        model = cast(
-            PreTrainedModel,
-            AutoModelForCausalLM.from_pretrained(
-                source,
-                dtype=_DTYPES[config.compute_dtype],
-                attn_implementation=config.attention,
-                local_files_only=local,
-            ),
+        tokenizer = _from_pretrained(AutoTokenizer, source, local_files_only=local)
+        model = _from_pretrained(
+            AutoModelForCausalLM,
+            source,
+            dtype=_DTYPES[config.compute_dtype],
+            attn_implementation=config.attention,
+            local_files_only=local,
         )
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, SafetensorError … for a bad folder
         raise PolicyError(f"policy.path {config.path!r}: cannot load it ({type(error).__name__}: {error})") from error
-    rows = cast(Any, model.get_input_embeddings()).weight.shape[0]
+    rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise PolicyError(
             f"policy.path {config.path!r}: the tokenizer has {len(tokenizer)} entries, the model {rows} embeddings; "
             "save both together"
         )
     return model.eval(), tokenizer
+
+
+def _from_pretrained(loader: Any, source: str, **options: Any) -> Any:
+    return loader.from_pretrained(source, **options)
 
 
 def _source(path: str) -> tuple[str, bool]:

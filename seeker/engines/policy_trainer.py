@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from seeker.config import OptimizerConfig, RunConfig
 from seeker.engines.checkpoint import read_checkpoint, write_checkpoint
-from seeker.engines.forward import Rows, build_rows, has_plain_head, score_tokens
+from seeker.engines.forward import Rows, build_rows, has_plain_head, score_tokens, to_tensor
 from seeker.engines.masters import Masters
 from seeker.engines.ranks import Ranks, SingleRank
 from seeker.errors import CheckpointError, UpdateError
@@ -144,7 +144,7 @@ class PolicyTrainer:
         total = torch.zeros((), dtype=torch.float64, device=device)
 
         def at(values: NDArray[np.float32], row: Rows) -> Tensor:
-            return torch.from_numpy(values[row.places]).to(device)
+            return to_tensor(values[row.places], device)
 
         for row in rows:
             found = score_tokens(self.model, row, batch.temperature, plain_head=self._plain_head)
@@ -159,7 +159,7 @@ class PolicyTrainer:
             terms.loss.backward()  # pyright: ignore[reportUnknownMemberType]
             self._masters.collect_gradients_()
             parts = (found.logprobs.detach(), found.entropies, terms.clipped.float(), terms.kl)
-            scores[:, torch.from_numpy(row.places).to(device)] = torch.stack(parts)
+            scores[:, to_tensor(row.places, device)] = torch.stack(parts)
             total += terms.loss.detach()
         return scores, total
 
