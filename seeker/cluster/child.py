@@ -1,7 +1,7 @@
 """The process behind an executor: holds one service and runs its methods, one at a time.
 
-Started by `starter.py` as ``python -m seeker.cluster.child FD PARENT``; it talks over the inherited socket and dies with
-its parent. Everything that a service prints goes to the service's log.
+Started by `starter.py` as ``python -m seeker.cluster.child FD PARENT``; it talks over the inherited socket and dies
+with its parent. Everything that a service prints goes to the service's log.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """Close its stdin and wait; kill it if it does not end. Nothing of it is left after."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:

@@ -7,17 +7,16 @@ read with our own tickets (key and version): the SDK's cache would keep a second
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import bson
 import numpy as np
-import pyarrow as pa
-import pyarrow.flight as flight
 
+from seeker.cluster.untyped import arrow as pa
+from seeker.cluster.untyped import bson, flight
 from seeker.errors import ClusterError, DeadlineError, ObjectMissingError
 
 Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
@@ -100,12 +99,12 @@ class ServiceContext:
     set_up_count: int  # 1 for the first process behind this executor, 2 after that one was lost, ...
 
 
-def as_buffer(data: Buffer) -> pa.Buffer:
+def as_buffer(data: Buffer) -> Any:
     """`data` as an Arrow buffer, without a copy."""
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:
             raise ClusterError("an array must be C-contiguous to be stored; use numpy.ascontiguousarray")
-        data = memoryview(data.reshape(-1).view(np.uint8))
+        data = data.reshape(-1).view(np.uint8).data
     buffer = pa.py_buffer(data)
     if buffer.size > MAX_OBJECT_BYTES:
         raise ClusterError(f"an object of {buffer.size} bytes is above {MAX_OBJECT_BYTES}; store it in shards")
@@ -204,7 +203,7 @@ class FlightObjects:
         return flight.FlightClient(location, generic_options=_UNLIMITED)
 
     @contextmanager
-    def _errors(self, endpoint: str, what: str) -> Iterator[None]:
+    def _errors(self, endpoint: str, what: str) -> Generator[None]:
         try:
             yield
         except KeyError as error:  # pyarrow's form of NOT_FOUND

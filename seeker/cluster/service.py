@@ -15,6 +15,7 @@ from seeker.cluster.calls import Call, CancelledCallError, LostError, value_of
 from seeker.cluster.frontend import FrontendClient, RefusedError
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.cluster.session import CANCEL_NAME, SessionPlan, pickle_request, unpickle_reply
+from seeker.cluster.untyped import bson
 from seeker.errors import ClusterError, DeadlineError, PayloadError
 
 _log = logging.getLogger("seeker.cluster")
@@ -153,8 +154,6 @@ class Service:
             raise LostError(f"the cluster lost the call: {error}") from error
 
     def _take_reply(self, call: Call, task: Any) -> dict[str, Any]:
-        import bson
-
         handle = ObjectHandle(**bson.decode(task.spec.output))
         reply = unpickle_reply(self._objects.get(handle))
         self._objects.delete(handle.key)  # results pile up otherwise
@@ -164,11 +163,10 @@ class Service:
 
     def _failure_text(self, task: Any) -> str:
         """The engine keeps the text in events that its watch streams do not carry."""
-        events = task.status.events
-        if not events:
-            task = self._get_task(task.metadata.id, time.monotonic() + 5.0)
-            events = task.status.events if task is not None else []
-        return next((event.message for event in events if event.code == wire.TASK_FAILED), "failed without a reason")
+        if not task.status.events:
+            task = self._get_task(task.metadata.id, time.monotonic() + 5.0) or task
+        texts: list[str] = [event.message for event in task.status.events if event.code == wire.TASK_FAILED]
+        return texts[0] if texts else "failed without a reason"
 
     def _state(self) -> str:
         """What the session looks like, for the text of a deadline error."""
@@ -228,7 +226,7 @@ class Service:
     # -- closing ---------------------------------------------------------------------------------------------------
 
     def close(self, patient: bool = True) -> None:
-        """Cancel what runs, close the session, delete its objects. With `patient=False` the cluster is ending anyway."""
+        """Cancel what runs, close the session, delete its objects. `patient=False`: the cluster is ending anyway."""
         if self._closed.is_set():
             return
         self._closed.set()

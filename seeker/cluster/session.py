@@ -13,12 +13,10 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-import bson
-import cloudpickle
-
 from seeker.cluster import starter, wire
 from seeker.cluster.objects import ObjectHandle
 from seeker.cluster.resources import Resources
+from seeker.cluster.untyped import bson, runner_types
 
 RUNNER_ARGUMENTS = ("-m", "flamepy.runner.runpy")
 CONTEXT_NAME, CANCEL_NAME = "runner-context", "cancel"
@@ -89,15 +87,13 @@ class SessionPlan:
 
 def runner_context(setup: dict[str, Any]) -> bytes:
     """The session's common data object: a `RunnerContext` holding the starter class, by its source."""
-    from flamepy.runner.types import RunnerContext  # half a second of imports, while the cluster starts
-
-    context = RunnerContext(execution_object=starter.Starter, autoscale=False, warmup=1)
+    context = runner_types().RunnerContext(execution_object=starter.Starter, autoscale=False, warmup=1)
     file = io.BytesIO()
     _StarterPickler(file, setup).dump(context)
     return _CLOUDPICKLE_PREFIX + pickle.dumps(file.getvalue())
 
 
-class _StarterPickler(cloudpickle.Pickler):
+class _StarterPickler(pickle.Pickler):
     """Pickles the starter class as its source, which any Python version can run; all else as usual."""
 
     def __init__(self, file: io.BytesIO, setup: dict[str, Any]) -> None:
@@ -108,14 +104,13 @@ class _StarterPickler(cloudpickle.Pickler):
         if obj is starter.Starter:
             source = inspect.getsource(starter)
             return eval, (_CLASS_FROM_SOURCE, {"source": source, "setup": self._setup})
-        return super().reducer_override(obj)
+        return NotImplemented
 
 
 def pickle_request(method: str, arguments: bytes, seconds: float, end: float | None) -> bytes:
     """The input of a call: the starter's one method, its request inside a tuple so that it is not taken for a ref."""
-    from flamepy.runner.types import RunnerRequest
-
-    return pickle.dumps(RunnerRequest(method="call", args=((method, arguments, seconds, end),)))
+    request = (method, arguments, seconds, end)
+    return pickle.dumps(runner_types().RunnerRequest(method="call", args=(request,)))
 
 
 def unpickle_reply(data: memoryview) -> dict[str, Any]:

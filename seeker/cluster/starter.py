@@ -10,6 +10,7 @@ Seeker on the executor's path, and the same source runs on another Python than t
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -193,13 +194,13 @@ def _exit_text(child: Child) -> str:
 
 def _watch_cancel(setup: dict[str, Any]) -> None:
     """Look for the session's cancel object while a call runs. On its own thread: the cache may not answer at all."""
-    from flamepy.core.cache import ObjectRef, get_object
-
+    cache: Any = importlib.import_module("flamepy.core.cache")
+    cancel = cache.ObjectRef(endpoint=setup["cache_endpoint"], key=setup["cancel_key"], version=0)
     while True:
         _busy.wait()
         time.sleep(POLL_S)
         try:
-            get_object(ObjectRef(endpoint=setup["cache_endpoint"], key=setup["cancel_key"], version=0))
+            cache.get_object(cancel)
         except Exception:  # missing, or the cache is away: then the deadline decides
             continue
         _cancelled.set()

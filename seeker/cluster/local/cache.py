@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import bson
-import pyarrow as pa
-import pyarrow.flight as flight
+from seeker.cluster.untyped import arrow as pa
+from seeker.cluster.untyped import bson, flight
 
 MAX_PATCHES = 1000
 
@@ -29,7 +28,7 @@ class StoredObject:
 
     base: Any
     base_version: int
-    schema: pa.Schema | None = None  # of a native table
+    schema: Any = None  # of a native table
     patches: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
     version: int = 0
 
@@ -38,11 +37,11 @@ class StoredObject:
         return base + sum(len(data) for _, data in self.patches)
 
 
-class ObjectCache(flight.FlightServerBase):  # type: ignore[misc]
+class ObjectCache(flight.FlightServerBase):
     """Objects in memory, by key ``<app>/<session>/<id>``. Handlers run on Flight's threads."""
 
     def __init__(self, location: str = "grpc://127.0.0.1:0") -> None:
-        super().__init__(location)
+        flight.FlightServerBase.__init__(self, location)
         self.endpoint = f"grpc://127.0.0.1:{self.port}"
         self._objects: dict[str, StoredObject] = {}
         self._lock = threading.Lock()
@@ -59,7 +58,8 @@ class ObjectCache(flight.FlightServerBase):  # type: ignore[misc]
     # -- Flight -------------------------------------------------------------------------------------------------
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        native = (reader.schema.metadata or {}).get(_FORMAT_KEY) == _NATIVE_FORMAT
+        metadata: dict[bytes, bytes] = reader.schema.metadata or {}
+        native = metadata.get(_FORMAT_KEY) == _NATIVE_FORMAT
         if native:
             payload: Any = [chunk.data for chunk in reader]
         else:
@@ -120,7 +120,7 @@ class ObjectCache(flight.FlightServerBase):  # type: ignore[misc]
             raise KeyError(f"object <{key}> not found")
         return stored
 
-    def _put(self, path: str, payload: Any, schema: pa.Schema | None) -> tuple[str, int]:
+    def _put(self, path: str, payload: Any, schema: Any) -> tuple[str, int]:
         parts = _checked(path, allowed=(2, 3))
         key = path if len(parts) == 3 else f"{path}/{uuid.uuid4()}"
         with self._lock:
@@ -167,7 +167,7 @@ def _joined(reader: Any) -> Any:
     return pa.py_buffer(b"".join(memoryview(value) for value in values))
 
 
-def _row(version: int, kind: str, data: Any) -> pa.RecordBatch:
+def _row(version: int, kind: str, data: Any) -> Any:
     offsets = pa.array([0, len(data)], pa.int32()).buffers()[1]
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
     return pa.RecordBatch.from_arrays(
@@ -175,9 +175,9 @@ def _row(version: int, kind: str, data: Any) -> pa.RecordBatch:
     )
 
 
-def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _with_schema(batch: Any, schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
+def _stream(schema: Any, batches: Iterator[Any]) -> Any:
     return flight.GeneratorStream(schema, batches)

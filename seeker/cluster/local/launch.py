@@ -38,7 +38,7 @@ except OSError as error:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start. Example: ``Command(("/venv/bin/python", "-m", "flamepy.runner.runpy"), {...}, Path("/x"))``."""
+    """A process to start. Example: ``Command(("/venv/bin/python", "-m", "my.service"), {...}, Path("/x"))``."""
 
     line: tuple[str, ...]
     environment: dict[str, str]
@@ -47,7 +47,10 @@ class Command:
 
 def command_line(spec: Any, environment: dict[str, str], python: str) -> tuple[str, ...]:
     """The application's command with variables filled in; ``uv run`` becomes the executors' interpreter."""
-    expand = lambda text: _VARIABLE.sub(lambda match: environment.get(match[1], ""), text)  # noqa: E731
+
+    def expand(text: str) -> str:
+        return _VARIABLE.sub(lambda match: environment.get(match[1], ""), text)
+
     command = spec.command if spec.HasField("command") else ""
     arguments = [expand(argument) for argument in spec.arguments]
     if not command:
