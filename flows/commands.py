@@ -13,18 +13,17 @@ from seeker.presets import load_config
 
 def prepare(arguments: Namespace) -> None:
     config = _config(arguments)
-    prepare_environment()
+    _start()
     from flows.prepare import prepare as flow
 
     with run_quietly():
         prepared = flow(config)
-    for name, path in prepared.items():
-        print(f"{name}: {path}")
+    print(f"prepared in {Path(prepared['corpus']).parent}")
 
 
 def train(arguments: Namespace) -> None:
     config = _config(arguments)
-    prepare_environment()
+    _start()
     from flows.pipeline import pipeline as flow
 
     with run_quietly():
@@ -35,7 +34,7 @@ def evaluate(arguments: Namespace) -> None:
     root = _run_or_folder(arguments.run)
     is_run = (root / "run.json").is_file()
     config = None if is_run else load_config(arguments.preset, arguments.overrides)
-    prepare_environment()
+    _start()
     from flows.evaluate import EvaluateRequest
     from flows.evaluate import evaluate as flow
 
@@ -55,7 +54,7 @@ def export(arguments: Namespace) -> None:
     from seeker.show.reading import find_run
 
     root = find_run(arguments.run)
-    prepare_environment()
+    _start()
     from flows.export import ExportRequest
     from flows.export import export as flow
 
@@ -85,6 +84,14 @@ def show(arguments: Namespace) -> None:
 
         Path(arguments.html).write_text(render_page(view, samples), encoding="utf-8")
         print(f"page: {arguments.html}")
+
+
+def _start() -> None:
+    """Prefect's settings; a word on the wait, which is Prefect's server coming up."""
+    if prepare_environment() is not None:
+        print(
+            "starting Prefect on this machine (some 10 seconds; PREFECT_API_URL names a server instead) …", flush=True
+        )
 
 
 def _config(arguments: Namespace) -> RunConfig:

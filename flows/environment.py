@@ -13,7 +13,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from seeker.errors import SeekerError
+from seeker.errors import InfrastructureError, SeekerError
 from seeker.presets import project_root
 
 PRIVATE = {
@@ -29,7 +29,9 @@ PRIVATE = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_READ_BATCH_SIZE": "100",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_LOGGING_SERVER_LEVEL": "ERROR",
+    # Four task runs a step at INFO would bury the one line a step that the loop prints.
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
     "DO_NOT_TRACK": "1",
 }
 FOREIGN = ("PREFECT_PROFILE", "PREFECT_PROFILES_PATH", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
@@ -72,29 +74,40 @@ def no_heartbeat() -> Iterator[None]:
 
 @contextmanager
 def run_quietly() -> Iterator[None]:
-    """Run flows as a command does: no heartbeat, and errors that Seeker raises on purpose without a traceback.
+    """Run flows as a command does: no heartbeat, and each error that Seeker raises on purpose told once.
 
-    Prefect logs every exception that passes through a flow or task with its traceback; the command prints the message
-    of a `SeekerError` once, at the end.
+    Prefect prints every exception that passes through a task or flow with its traceback, several times. The command
+    prints the message of a `SeekerError` at its end, so the terminal gets none of these; the server's log keeps them.
     """
-    import prefect  # noqa: F401  (sets up its loggers, which the filter is put on)
+    from prefect.logging.configuration import setup_logging
 
-    loggers = [logging.getLogger(name) for name in ("prefect.flow_runs", "prefect.task_runs")]
-    known = _KnownErrors()
-    for logger in loggers:
-        logger.addFilter(known)
+    setup_logging()  # else the first flow run does it, and there is no handler yet to put the filter on
+    handlers = logging.getLogger().handlers  # Prefect prints through the root logger
+    known = KnownErrors()
+    for handler in handlers:
+        handler.addFilter(known)
     try:
         with no_heartbeat():
             yield
     finally:
-        for logger in loggers:
-            logger.removeFilter(known)
+        for handler in handlers:
+            handler.removeFilter(known)
 
 
-class _KnownErrors(logging.Filter):
-    """Takes the traceback off a record about a `SeekerError`."""
+class KnownErrors(logging.Filter):
+    """Keeps a `SeekerError` out of the terminal, except trouble of the infrastructure, which is told in one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and isinstance(record.exc_info[1], SeekerError):
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, InfrastructureError):
             record.exc_info = None
-        return True
+            return True
+        if isinstance(error, SeekerError):
+            self._names.add(type(error).__name__)
+            return False
+        message = record.getMessage()
+        return not ("Finished in state" in message and any(f"{name}: " in message for name in self._names))

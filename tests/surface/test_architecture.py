@@ -1,13 +1,13 @@
 """The house's walls: who may import whom, how light an import is, how large a file may grow.
 
-1.  Imports go one way: flows -> tasks -> services -> engines -> resources -> pure. Every module of ours has a place.
+1.  Imports go one way: flows -> tasks -> services -> engines -> resources -> pure.
 2.  `seeker/` knows no Prefect; polars, datasets and matplotlib appear only in modules that the driver alone uses.
 3.  `flamepy` is imported in `seeker/cluster/` only, and `seeker/cluster/` knows no RL.
 4.  Services use what a service is given (objects, its context), never the client of the cluster.
 5.  Pure modules know no torch, Flame, vLLM, transformers or Prefect, not even inside a function.
 6.  Importing the package and its pure modules loads none of the heavy libraries.
 7.  What an executor runs imports without Prefect, polars, datasets and matplotlib.
-8.  Every file with code says `from __future__ import annotations`; a file over 350 lines has its reason listed here.
+8.  A file that defines something postpones its annotations; one over 350 lines has its reason listed here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("pure", "resources", "engines", "services", "tasks", "flows")
 
-# The longest prefix decides. A module that no prefix names fails test 1: give it its place here.
+# The longest prefix decides: a new module of `seeker/` is pure until it is given another place here.
 PLACES = {
     "seeker": "pure",
     "seeker.retrieval": "resources",
     "seeker.rollout": "resources",
     "seeker.turns": "resources",
     "seeker.observations": "resources",
+    "seeker.template": "resources",
     "seeker.tools": "resources",
     "seeker.loss": "resources",
+    "seeker.weights": "resources",
     "seeker.publishing": "resources",
     "seeker.runs": "resources",
     "seeker.show": "resources",
@@ -130,7 +132,7 @@ def test_files_are_short_and_postpone_annotations() -> None:
         name = str(path.relative_to(ROOT))
         if text.count("\n") > 350 and name not in LONG_FILES:
             wrong.append(f"{name} has {text.count(chr(10))} lines; split it, or list it with its reason")
-        if _has_code(text) and "from __future__ import annotations" not in text:
+        if _may_annotate(text) and "from __future__ import annotations" not in text:
             wrong.append(f"{name} lacks `from __future__ import annotations`")
     assert not wrong, "\n".join(wrong)
 
@@ -141,11 +143,9 @@ def test_the_checks_see_imports_inside_functions_and_relative_ones(tmp_path: Pat
     assert list(imported(path, "seeker.show.probe")) == ["torch.nn", "seeker.show.x", "seeker.runs.lock"]
 
 
-def _has_code(text: str) -> bool:
-    """False for an empty file and for one that is a docstring alone."""
-    return any(
-        not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in ast.parse(text).body
-    )
+def _may_annotate(text: str) -> bool:
+    """True for a file that defines anything; one of docstring, imports and names has nothing to annotate."""
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.parse(text).body)
 
 
 def ours(folder: str = "") -> Iterator[tuple[str, Path]]:

@@ -5,7 +5,7 @@
 3. All flags of `train` arrive in the configuration.
 4. Bad input exits with 2, an infrastructure failure with 1, Ctrl-C with 130; an unexpected error keeps its traceback.
 5. Prefect's home is the project's own, unless the user names a server; then nothing is changed.
-6. A `SeekerError` that passes through a flow is logged without a traceback; any other keeps it.
+6. A `SeekerError` that passes through a flow is told once, without a traceback; any other keeps it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 from flows import commands
 from flows.cli import config_flags, main, parse
-from flows.environment import _KnownErrors, prepare_environment
+from flows.environment import KnownErrors, prepare_environment
 from seeker.errors import ClusterError, ConfigError, DataError, RunDirectoryError
 from seeker.presets import load_config, project_root
 
@@ -143,11 +143,20 @@ def test_a_server_that_the_user_names_is_used_as_it_is() -> None:
     assert environ == before
 
 
-def test_known_errors_are_logged_without_a_traceback() -> None:
-    for error, keeps in ((ConfigError("bad"), False), (ZeroDivisionError("a bug"), True)):
-        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", None, (type(error), error, None))
-        assert _KnownErrors().filter(record)
-        assert bool(record.exc_info) is keeps
+def test_known_errors_are_told_once() -> None:
+    known = KnownErrors()
+    assert not known.filter(_record("Encountered exception", ConfigError("bad")))
+    assert not known.filter(_record("Finished in state Failed('Flow run encountered an exception: ConfigError: bad')"))
+    assert known.filter(_record("Finished in state Completed()"))
+
+
+def test_infrastructure_trouble_is_one_line_and_a_bug_keeps_its_traceback() -> None:
+    trouble = _record("Task run failed, retrying", ClusterError("executor lost"))
+    assert KnownErrors().filter(trouble)
+    assert trouble.exc_info is None
+    bug = _record("Encountered exception", ZeroDivisionError("a bug"))
+    assert KnownErrors().filter(bug)
+    assert bug.exc_info is not None
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
@@ -155,6 +164,11 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     command = f'"{sys.executable}" -m flows.cli --help | "{sys.executable}" -c "{code}"'
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
+
+
+def _record(message: str, error: Exception | None = None) -> logging.LogRecord:
+    info = None if error is None else (type(error), error, None)
+    return logging.LogRecord("prefect.flow_runs", logging.ERROR, "", 0, message, None, info)
 
 
 def _raising(error: BaseException):
