@@ -26,6 +26,13 @@ def load_export_(model: torch.nn.Module, export: Export) -> None:
             parameter.copy_(bf16_tensor(export[name]))
 
 
+@torch.no_grad()
+def round_to_bf16_(model: torch.nn.Module) -> None:
+    """Replace every weight by its bf16 rounding, in the dtype that it has."""
+    for parameter in model.parameters():
+        parameter.copy_(parameter.to(torch.bfloat16))
+
+
 def bf16_bits(tensor: torch.Tensor) -> Bits:
     """The tensor rounded to bf16 (nearest even), as bits in its own shape; always a copy."""
     rounded = tensor.detach().to("cpu", torch.bfloat16, copy=True).contiguous()

@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from seeker.config import PolicyConfig
 from seeker.errors import PolicyError
 from seeker.exports import Export, export_digest
-from seeker.weights import bf16_bits, bf16_tensor, export_policy, load_export_, policy_shapes
+from seeker.weights import bf16_bits, bf16_tensor, export_policy, load_export_, policy_shapes, round_to_bf16_
 
 __all__ = [
     "Export",
@@ -31,7 +31,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_policy(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The starting policy in the compute dtype, frozen in evaluation mode, and its tokenizer.
+    """The starting policy in the compute dtype, in evaluation mode, and its tokenizer.
+
+    The weights are rounded to bf16, whatever the file holds: so version 0 is the same policy for every sampler and for
+    the trainer, whether it came from the file or was published.
 
     `path` is a folder in transformers' layout, sought from the working directory and then from the project; the hub is
     asked only for ``hub:NAME``. Raises `PolicyError` naming file and remedy.
@@ -55,6 +58,7 @@ def load_policy(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
             f"policy.path {config.path!r}: the tokenizer has {len(tokenizer)} entries, the model {rows} embeddings; "
             "save both together"
         )
+    round_to_bf16_(model)
     return model.eval(), tokenizer
 
 
