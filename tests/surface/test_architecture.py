@@ -6,7 +6,7 @@
 4.  Services use what a service is given (objects, its context), never the client of the cluster.
 5.  Pure modules know no torch, Flame, vLLM, transformers or Prefect, not even inside a function.
 6.  Importing the package and its pure modules loads none of the heavy libraries.
-7.  What an executor runs imports without Prefect, polars, datasets and matplotlib.
+7.  What an executor runs imports only what its environment holds: no Prefect, polars, datasets or matplotlib.
 8.  A file that defines something postpones its annotations; one over 350 lines has its reason listed here.
 """
 
@@ -16,6 +16,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,10 @@ PLACES = {
 HEAVY = ("torch", "flamepy", "vllm", "transformers", "prefect")
 DRIVER_ONLY = ("prefect", "polars", "datasets", "matplotlib")
 DRIVER_MODULES = ("seeker.questions", "seeker.show", "seeker.retrieval.ceiling")  # imported inside functions
+EXECUTOR_LIBRARIES = (
+    *("numpy", "pyarrow", "pydantic", "rich", "xxhash", "flamepy", "cloudpickle", "grpc"),
+    *("bm25s", "Stemmer", "torch", "transformers", "safetensors", "tokenizers"),
+)
 LONG_FILES: dict[str, str] = {}
 
 
@@ -120,9 +125,22 @@ def test_importing_pure_modules_is_light() -> None:
     assert run_python(code) == "[]"
 
 
-def test_executors_need_no_driver_library() -> None:
-    code = f"import sys; sys.modules.update(dict.fromkeys({DRIVER_ONLY}))\n"  # None: importing it raises
-    assert run_python(code + "import seeker.services.rollout, seeker.services.trainer; print('fine')") == "fine"
+def test_executors_need_only_their_own_environment() -> None:
+    files = dict(ours("seeker"))
+    reached, waiting = set[str](), ["seeker.services.rollout", "seeker.services.trainer", "seeker.cluster.child"]
+    wrong: list[str] = []
+    while waiting:
+        module = waiting.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        for target in imported(files[module], module, anywhere=False):
+            owner = target if target in files else target.rpartition(".")[0]
+            waiting += [owner] if owner in files else []
+            if top(target) not in (*EXECUTOR_LIBRARIES, "seeker") and top(target) not in sys.stdlib_module_names:
+                wrong.append(f"{module} imports {target}")
+    assert not wrong, "\n".join(wrong)
+    assert {"seeker.rollout", "seeker.engines.policy_trainer", "seeker.retrieval.bm25"} <= reached
 
 
 def test_files_are_short_and_postpone_annotations() -> None:
@@ -140,6 +158,7 @@ def test_files_are_short_and_postpone_annotations() -> None:
 def test_the_checks_see_imports_inside_functions_and_relative_ones(tmp_path: Path) -> None:
     path = tmp_path / "probe.py"
     path.write_text("def f():\n    import torch.nn\n    from . import x\n    from seeker.runs import lock\n")
+    assert list(imported(path, "seeker.show.probe", anywhere=False)) == []
     assert list(imported(path, "seeker.show.probe")) == ["torch.nn", "seeker.show.x", "seeker.runs.lock"]
 
 
@@ -156,9 +175,12 @@ def ours(folder: str = "") -> Iterator[tuple[str, Path]]:
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-def imported(path: Path, module: str) -> Iterator[str]:
-    """Names that a file imports anywhere, joined to the module they come from; not those for type checking only."""
-    for node in _walk(ast.parse(path.read_text())):
+def imported(path: Path, module: str, anywhere: bool = True) -> Iterator[str]:
+    """Names that a file imports, joined to the module they come from; not those for type checking only.
+
+    With `anywhere` also inside functions; else only what importing the file imports.
+    """
+    for node in _walk(_parse(path), anywhere):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -169,12 +191,19 @@ def imported(path: Path, module: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
+def _walk(node: ast.AST, anywhere: bool) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
             continue
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not anywhere:
+            continue
         yield child
-        yield from _walk(child)
+        yield from _walk(child, anywhere)
+
+
+@cache
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def is_ours(target: str) -> bool:
