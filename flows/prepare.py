@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,28 @@ def prepare(config: RunConfig, root: str | None = None) -> dict[str, Any]:
     Example: ``{"digest": "ab12...", "train": ".../train.jsonl", "heldout": "...", "corpus": "...", "index": "...",
     "ceiling": "...", "sha256": {"train": "9f..."}, "counts": {"train": 240, "heldout": 60, "corpus": 2958}}``.
     """
+    return prepare_in(Path(root or project_root() / "prepared"), config)
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The three phases in their order; the tasks, or in a test their bodies."""
+
+    corpus: Callable[..., dict[str, Any]] = corpus_tasks.corpus
+    index: Callable[..., dict[str, Any]] = index_tasks.index
+    ceiling: Callable[..., dict[str, Any]] = index_tasks.ceiling
+
+
+def prepare_in(base: Path, config: RunConfig, phases: Phases | None = None) -> dict[str, Any]:
+    """The body of the flow: everything stands below `base`."""
+    phases = phases or Phases()
     make_words(config.index)  # a wrong stemmer or stop word list is an error before anything is read
     check_inputs(config.questions, config.corpus.path)
-    base = Path(root or project_root() / "prepared").resolve()
+    base = base.resolve()
     digest = preparation_digest(config)
-    make_folder(base / digest, lambda part: _phases(config, digest, part, base / "indexes"))
+    make_folder(base / digest, lambda part: _prepare(config, digest, part, base / "indexes", phases))
     handle = _handle(base / digest, base / "indexes")
-    _restore_index(config, handle)
+    _restore_index(config, handle, phases)
     _print(handle)
     return handle
 
@@ -68,10 +85,10 @@ def _generator_digest() -> str:
     return digest.hexdigest()
 
 
-def _phases(config: RunConfig, digest: str, folder: Path, indexes: Path) -> dict[str, Any]:
-    facts = corpus_tasks.corpus(config, digest, str(folder))
-    built = index_tasks.index(config, digest, str(folder), str(indexes))
-    reported = index_tasks.ceiling(config, digest, str(folder), str(indexes / built["index"]))
+def _prepare(config: RunConfig, digest: str, folder: Path, indexes: Path, phases: Phases) -> dict[str, Any]:
+    facts = phases.corpus(config, digest, str(folder))
+    built = phases.index(config, digest, str(folder), str(indexes))
+    reported = phases.ceiling(config, digest, str(folder), str(indexes / built["index"]))
     return facts | built | {"sha256": facts["sha256"] | {"ceiling": reported["sha256"]}}
 
 
@@ -82,13 +99,13 @@ def _handle(folder: Path, indexes: Path) -> dict[str, Any]:
     return {"digest": folder.name} | paths | {"index": str(indexes / manifest["index"])} | facts
 
 
-def _restore_index(config: RunConfig, handle: dict[str, Any]) -> None:
+def _restore_index(config: RunConfig, handle: dict[str, Any], phases: Phases) -> None:
     """Build the index again where it was removed or damaged since the folder was written."""
     folder, index = Path(handle["corpus"]).parent, Path(handle["index"])
     try:
         check_folder(index)
     except DamagedFolderError:
-        index_tasks.index(config, handle["digest"], str(folder), str(index.parent))
+        phases.index(config, handle["digest"], str(folder), str(index.parent))
 
 
 def _print(handle: dict[str, Any]) -> None:
