@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seeker.config import PromptConfig
 from seeker.types import Author, Question, Span, TokenIds
@@ -37,7 +38,7 @@ def encode(tokenizer: Tokenizer, text: str) -> TokenIds:
     return np.asarray(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
 
-def decode(tokenizer: Tokenizer, token_ids: Sequence[int] | TokenIds) -> str:
+def decode(tokenizer: Tokenizer, token_ids: Iterable[int] | NDArray[Any]) -> str:
     """The text of `token_ids`, special tokens included."""
     ids = [int(token) for token in token_ids]
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

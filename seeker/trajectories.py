@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from seeker.errors import RunDirectoryError
 from seeker.types import Author, Search, Span, StopReason, Trajectory
 
-_PLAIN = {
+pa: Any = importlib.import_module("pyarrow")  # as Any: it ships no types
+pq: Any = importlib.import_module("pyarrow.parquet")
+
+_PLAIN: dict[str, Any] = {
     "question_id": pa.string(),
     "group_id": pa.string(),
     "index": pa.int64(),

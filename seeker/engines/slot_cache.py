@@ -7,7 +7,7 @@ Works with every transformers architecture that supports attention back ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,6 +83,11 @@ class SlotCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
 
+    def clear(self) -> None:
+        """Zeroes everything: what a policy with non-finite weights left behind would pass through any mask."""
+        for rows in (*self.keys, *self.key_values):
+            rows.zero_()
+
     def copy_rows(self, source: int, targets: list[int], length: int) -> None:
         """Copies the first `length` positions of one slot to others."""
         for rows in (*self.keys, *self.key_values):
@@ -148,11 +153,11 @@ def _slot_attention(
     return slot_cache.attend(module.layer_idx, query, scaling), None
 
 
-AttentionInterface.register(ATTENTION, _slot_attention)
+AttentionInterface.register(ATTENTION, _slot_attention)  # pyright: ignore[reportUnknownMemberType]
 
 
 @contextmanager
-def slot_attention(model: PreTrainedModel) -> Iterator[None]:
+def slot_attention(model: PreTrainedModel) -> Generator[None]:
     """The model attends over slots inside, and as configured outside."""
     config = model.config
     before = config._attn_implementation  # pyright: ignore[reportPrivateUsage]
@@ -170,7 +175,7 @@ def check_model(model: PreTrainedModel, max_length: int) -> None:
     if not getattr(model, "_supports_attention_backend", False):
         raise PolicyError(f"{name} does not support attention back ends: the torch sampler cannot keep its keys")
     window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+    kinds: set[str] = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds - {"full_attention", "sliding_attention"}:
         raise PolicyError(f"{name} has layers of kinds {sorted(kinds)}: the torch sampler knows full attention only")
     if "sliding_attention" in kinds and window is not None and window < max_length:

@@ -52,8 +52,5 @@ def _may_complete(tokenizer: Any, stops: Sequence[str], vocab_size: int) -> Mask
 
 def eos_token_ids(tokenizer: Any, model: Any) -> set[int]:
     """The tokens that end a sequence, by the tokenizer and by the model's generation settings."""
-    named = [tokenizer.eos_token_id, getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
-    found: set[int] = set()
-    for value in named:
-        found.update(value if isinstance(value, list | tuple) else () if value is None else (value,))
-    return found
+    named: list[Any] = [tokenizer.eos_token_id, getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
+    return {int(token) for value in named if value is not None for token in np.atleast_1d(value)}

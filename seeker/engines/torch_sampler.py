@@ -7,7 +7,7 @@ prefilled, a prompt once for all sequences that share it. Running sequences stan
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from seeker.engines.sampler import SampleParams, SamplerCounts, SampleRequest
 from seeker.engines.slot_cache import Chunk, Layout, SlotCache, check_model, slot_attention
 from seeker.engines.stops import StopDetector, eos_token_ids
+from seeker.errors import PolicyError
 from seeker.types import Completion, FinishReason
 
 _FREE = -1
@@ -43,7 +44,8 @@ class TorchSampler:
         self._max_length = max_length
         self._temperature = temperature
         self._version = policy_version
-        self._vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        head: Any = cast(Any, model).get_output_embeddings()
+        self._vocab_size = int(head.weight.shape[0])
         self._eos = eos_token_ids(tokenizer, model)
         self._cache = SlotCache(slots, max_length)
         self._detectors: dict[tuple[str, ...], StopDetector] = {}
@@ -65,6 +67,8 @@ class TorchSampler:
     def adopt(self, policy_version: int) -> None:
         """The model's weights are now those of `policy_version`: everything computed with older ones is dropped."""
         self._version = policy_version
+        with torch.inference_mode():  # the cache's rows were made in it
+            self._cache.clear()
         self.open(SampleParams(stop_strings=()))
 
     def open(self, params: SampleParams) -> None:
@@ -152,7 +156,7 @@ class TorchSampler:
             self._cache.load_rows(self._prompts[name], slot)
             self._prefilled -= length
         else:
-            self._forward_chunks([(slot, 0, length)])
+            self._forward(0, [(slot, 0, length)])
             self._prompts = {name: self._cache.save_rows(slot, length)}
         self._cached[slot] = length
 
@@ -178,6 +182,9 @@ class TorchSampler:
         for rows in (self._ids, self._logprobs, self._uniforms):
             rows[[gap, stray]] = rows[[stray, gap]]
 
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._model.device)  # pyright: ignore[reportUnknownMemberType]
+
     # Forward passes
 
     def _sample_next(self, num_running: int) -> NDArray[np.int64]:
@@ -188,6 +195,8 @@ class TorchSampler:
         chunks = [(int(slot), int(self._cached[slot]), int(known[slot]) - 1) for slot in behind]
         logits = self._forward(num_running, chunks)
         tokens, logprobs = self._draw(logits, self._uniforms[slots, known])
+        if not np.isfinite(logprobs).all():
+            raise PolicyError(f"policy version {self._version} gives log-probs that are not finite")
         self._ids[slots, known] = tokens
         self._logprobs[slots, known] = logprobs
         self._cached[:num_running] = known
@@ -195,20 +204,17 @@ class TorchSampler:
         self._generated += num_running
         return tokens
 
-    def _forward_chunks(self, chunks: list[tuple[int, int, int]]) -> None:
-        self._forward(0, chunks)
-
     def _forward(self, num_newest: int, chunks: list[tuple[int, int, int]]) -> Tensor:
         """Feeds the newest tokens of slots 0..m-1 and (slot, first, last) ranges. Returns logits [m, V]."""
         slots = [np.arange(num_newest)] + [np.full(last - first, slot) for slot, first, last in chunks]
         positions = [self._known[:num_newest] - 1] + [np.arange(first, last) for _, first, last in chunks]
         slot_row, position_row = np.concatenate(slots), np.concatenate(positions)
         device = self._model.device
-        positions_there = torch.from_numpy(position_row).to(device)
-        self._cache.layout = self._lay_out(torch.from_numpy(slot_row).to(device), positions_there, num_newest, chunks)
+        positions_there = self._tensor(position_row)
+        self._cache.layout = self._lay_out(self._tensor(slot_row), positions_there, num_newest, chunks)
         keep = torch.arange(max(num_newest, 1), device=device) if chunks else 0
         output: Any = self._model(
-            input_ids=torch.from_numpy(self._ids[slot_row, position_row]).to(device)[None],
+            input_ids=self._tensor(self._ids[slot_row, position_row])[None],
             position_ids=positions_there[None],
             past_key_values=self._cache,
             use_cache=True,
@@ -243,10 +249,10 @@ class TorchSampler:
         else:
             cumulative = logprobs.double().exp_().cumsum_(-1)
             total = cumulative[:, -1:]
-            wanted = torch.from_numpy(uniforms).to(logits.device)[:, None] * total
+            wanted = self._tensor(uniforms)[:, None] * total
             # Strictly below the total: a token of probability 0 is never drawn.
             wanted = torch.minimum(wanted, torch.nextafter(total, torch.zeros_like(total)))
-            tokens = torch.searchsorted(cumulative, wanted, right=True)
+            tokens = torch.searchsorted(cumulative, wanted, right=True).clamp_(max=self._vocab_size - 1)  # NaN
         drawn = logprobs.gather(-1, tokens)
         return tokens[:, 0].cpu().numpy(), drawn[:, 0].cpu().numpy()
 
@@ -268,3 +274,4 @@ class TorchSampler:
         self._running[slot] = False
         logprobs = self._logprobs[slot, self._start[slot] : self._known[slot]].copy()
         return Completion(turn_ids.astype(np.int32), logprobs, self._stops.text(turn_ids), finish)
+

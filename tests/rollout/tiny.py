@@ -74,11 +74,17 @@ def make_model(kind: str = "qwen2", vocab_size: int = 400, *, seed: int = 0, sca
 
 
 def make_talker(
-    tokenizer: PreTrainedTokenizerFast, *, layers: int = 2, hidden: int = 64, seed: int = 0
+    tokenizer: PreTrainedTokenizerFast,
+    shares: dict[str, float] | None = None,
+    *,
+    rest: float = 0.0,
+    layers: int = 2,
+    hidden: int = 64,
+    seed: int = 0,
 ) -> PreTrainedModel:
-    """A random policy that speaks the protocol: a bias on the output makes tags frequent, so trajectories search.
+    """A random policy whose output bias gives each token of `shares` about that share, all others a `rest` each.
 
-    A turn has about 40 tokens: one token in 8 opens a search or an answer, one in 40 closes one.
+    Without `shares` it speaks the protocol: one token in 8 opens a search or an answer, one in 40 closes one.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -95,13 +101,14 @@ def make_talker(
         pad_token_id=tokenizer.pad_token_id,
     )
     model = Qwen2ForCausalLM(config).float().eval()
+    if shares is None:
+        shares = {"<search>": 1 / 12, "<answer>": 1 / 24, "</search>": 1 / 50, "</answer>": 1 / 200}
+        never = (*(set(TAGS) - set(shares)), "<|im_end|>", "<|im_start|>", "<|pad|>")
+        shares, rest = {**shares, **dict.fromkeys(never, 1e-9)}, 1 / len(tokenizer)
     head = torch.nn.Linear(hidden, len(tokenizer), bias=True)
-    head.weight.data.normal_(0, 0.02)
-    head.bias.data.zero_()
-    shares = {"<search>": 1 / 12, "<answer>": 1 / 24, "</search>": 1 / 50, "</answer>": 1 / 200}
-    for tag, share in shares.items():
-        head.bias.data[tokenizer.convert_tokens_to_ids(tag)] = math.log(share * len(tokenizer))
-    for tag in (*(set(TAGS) - set(shares)), "<|im_end|>", "<|im_start|>", "<|pad|>"):
-        head.bias.data[tokenizer.convert_tokens_to_ids(tag)] = -20.0
+    head.weight.data.normal_(0, 0.05)
+    head.bias.data.fill_(math.log(rest) if rest else -30.0)
+    for token, share in shares.items():
+        head.bias.data[tokenizer.convert_tokens_to_ids(token)] = math.log(share)
     model.lm_head = head
     return model
