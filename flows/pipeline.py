@@ -24,7 +24,7 @@ def pipeline(config: RunConfig, run_id: str | None = None) -> Json:
     root = config.out_path(run_id)
     prepared = prepare(config)
     with open_flow_cluster(config, root / "logs"):
-        trained = train(config, run_id)
+        trained = train(config, run_id, prepared)
     exported = export(ExportRequest(run=trained["run"]))
-    Console(highlight=False).print("\n".join(summary_lines(Path(trained["run"]), exported)))
+    Console(highlight=False, soft_wrap=True).print("\n".join(summary_lines(Path(trained["run"]), exported)))
     return {"run": trained["run"], "run_id": run_id, "export": exported["path"], "prepared": prepared}

@@ -22,7 +22,7 @@ class StepProgress:
     """
 
     def __init__(self, run_id: str, first: int, steps: int, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or Console(highlight=False, soft_wrap=True)
         self._steps = steps
         self._ends: deque[float] = deque([time.perf_counter()], maxlen=WINDOW + 1)
         self._bar = Progress(
@@ -65,7 +65,7 @@ class StepProgress:
 
 
 def print_evaluations(evaluations: Sequence[Json]) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     for evaluation in evaluations:
         console.print(evaluation_line(evaluation))
 

@@ -31,17 +31,21 @@ from tasks.updates import begin_checkpoint, finish_checkpoints, update
 
 
 @flow(name="train", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
-def train(config: RunConfig, run_id: str | None = None) -> Json:
-    """Train the policy of `config`; ``{"run": directory, "policy_version": 30, "evaluations": [...]}``."""
+def train(
+    config: RunConfig,
+    run_id: str | None = None,
+    prepared: Json | None = None,
+    rollout_target: str = ROLLOUT_SERVICE,
+) -> Json:
+    """Train the policy of `config`; ``{"run": "runs/demo", "run_id": "demo", "policy_version": 30}``.
+
+    `prepared` is the handle of a preparation that is done already; `rollout_target` names another rollout service.
+    """
     run_id = run_id_for(config, run_id)
-    return train_run(config, config.out_path(run_id), run_id)
-
-
-def train_run(config: RunConfig, root: Path, run_id: str, rollout_target: str = ROLLOUT_SERVICE) -> Json:
-    """The body of the flow. `rollout_target` names the service class that the rollout executors run."""
+    root = config.out_path(run_id)
     with writer_lock(root):
         run = open_run(root, config, run_id)
-        prepared = prepare(config)
+        prepared = prepared or prepare(config)
         with open_flow_cluster(config, root / "logs") as cluster:
             run.amend({"digests": run_digests(config, prepared), "cluster": cluster.describe(), "prepared": prepared})
             with _session(run, cluster, prepared, rollout_target) as session:
@@ -69,9 +73,9 @@ def _loop(session: Session) -> Json:
     latest = read_latest(run)
     first = 0 if latest is None else latest.next_step
     publish_held(session, first)
-    _evaluate_if_due(session, first)
-    session.step_started = time.perf_counter()
     with StepProgress(run.run_id, first, steps) as progress:
+        progress.note(_evaluate_if_due(session, first))
+        session.step_started = time.perf_counter()
         for step in range(first, steps):
             progress.begin(step)
             metrics = _step(session, step)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seeker.cluster.client import Call, gather
-
 from seeker import errors
+from seeker.cluster.client import Call, gather
+from seeker.config import RunConfig
 from seeker.errors import CallError, InfrastructureError
 from seeker.runs import EventLog
 from seeker.types import Question
 
+GRACE_S = 60.0  # each call ends by its own deadline; this one only guards against a call that never does
 # Raised by the machine under a service rather than by its code.
 MACHINE_ERRORS = frozenset(
     {"ConnectionError", "ConnectionResetError", "BrokenPipeError", "TimeoutError", "MemoryError"}
@@ -30,10 +31,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How often a chunk is tried, and how long one try may take."""
+    """How often a chunk is tried, and how long one try may take (waiting for a free executor included)."""
 
     max_attempts: int
     deadline_s: float
+
+    @staticmethod
+    def of(config: RunConfig, num_chunks: int) -> Attempts:
+        """The configured limits; a call may have to wait for those before it on the same executor."""
+        turns = -(-num_chunks // config.cluster.rollouts)
+        return Attempts(config.rollout.max_call_attempts, config.rollout.call_deadline_s * max(1, turns))
 
 
 def is_infrastructure(error: InfrastructureError) -> bool:
@@ -68,7 +75,7 @@ def run_chunks(
     pending = {submit(chunk): chunk for chunk in chunks}
     while pending:
         again: dict[Call, Chunk] = {}
-        for call in gather(list(pending), deadline_s=attempts.deadline_s):
+        for call in gather(list(pending), deadline_s=attempts.deadline_s + GRACE_S):
             chunk = pending[call]
             try:
                 result = call.result()

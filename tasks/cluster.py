@@ -6,7 +6,6 @@ A flow inside another (train inside pipeline) uses the cluster that is open alre
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +14,8 @@ from typing import Any
 
 from seeker.cluster.client import Cluster, Service, open_cluster
 from seeker.cluster.settings import ClusterSettings
-
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
-from seeker.presets import project_root
 from seeker.runs import Json, RunDirectory
 from seeker.types import Question
 
@@ -85,16 +82,16 @@ def current_session() -> Session:
 
 
 def cluster_settings(config: RunConfig, log_dir: Path) -> ClusterSettings:
-    """Where the cluster is: the configuration, else the environment that Flame's own tools read, else embedded."""
+    """Where the cluster is: the configuration, else the environment (FLAME_ENDPOINT), else embedded."""
     cluster = config.cluster
     return ClusterSettings(
-        endpoint=cluster.endpoint or os.environ.get("FLAME_ENDPOINT"),
-        cache_endpoint=cluster.cache_endpoint or os.environ.get("FLAME_CACHE_ENDPOINT"),
+        endpoint=cluster.endpoint,
+        cache_endpoint=cluster.cache_endpoint,
         python=cluster.python,
         slots=cluster.slots,
-        log_dir=log_dir,
+        log_dir=str(log_dir.resolve()),
         connect_deadline_s=cluster.start_deadline_s,
-        code_root=project_root(),
+        run_id=log_dir.parent.name,
     )
 
 

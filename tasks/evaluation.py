@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from prefect import task
-from seeker.cluster.client import Cluster, Service
 
 from seeker.actions import STOP_STRINGS
+from seeker.cluster.client import Cluster, Service
 from seeker.config import RunConfig
 from seeker.errors import InfrastructureError
 from seeker.evaluation import summarize
@@ -144,7 +144,8 @@ def resolved_protocol(config: RunConfig, facts: Json, mode: Mode, n: int) -> Jso
 def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: Mode) -> dict[str, Trajectory]:
     """One trajectory a question, by question id."""
     found: dict[str, Trajectory] = {}
-    rollout = bench.config.rollout
+    chunks = _even_chunks(questions.questions, bench.config.rollout.slots)
+    attempts = Attempts.of(bench.config, len(chunks))
 
     def submit(chunk: Chunk) -> Any:
         return bench.rollouts.call(
@@ -155,8 +156,7 @@ def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: 
             greedy=mode == "greedy",
             group_size=1,
             policy_folder=candidate.policy_folder,
-            deadline_s=rollout.call_deadline_s,
-            idempotent=True,
+            deadline_s=attempts.deadline_s,
         )
 
     def finish(_chunk: Chunk, result: Json) -> None:
@@ -165,8 +165,7 @@ def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: 
 
     events = EventLog(bench.root / "events.jsonl")
     about = {"evaluation": candidate.version, "mode": mode}
-    attempts = Attempts(rollout.max_call_attempts, rollout.call_deadline_s)
-    void = run_chunks(_even_chunks(questions.questions, rollout.slots), submit, finish, attempts, events, about)
+    void = run_chunks(chunks, submit, finish, attempts, events, about)
     if 2 * len(void) > len(questions.questions):
         raise InfrastructureError(
             f"evaluation of policy version {candidate.version}: {len(void)} of {len(questions.questions)} questions "

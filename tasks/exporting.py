@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from seeker.publishing import Manifest, PolicyReader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from seeker.config import RunConfig
-from seeker.engines.policy import export_digest, export_policy, load_policy
+from seeker.engines.policy import load_policy
 from seeker.engines.torch_sampler import TorchSampler
-from seeker.errors import PolicyError
+from seeker.manifest import Manifest
+from seeker.publishing import PolicyReader
 from seeker.retrieval.bm25 import Bm25Index
 from seeker.rollout import run_rollout
 from seeker.runs import Json
@@ -32,10 +32,7 @@ def save_policy(config: RunConfig, manifest: Json, policy_folder: Path, out: Pat
     """The version as config, bf16 safetensors and tokenizer in `out`; returns the digest of what was published."""
     model, tokenizer = load_policy(config.policy)
     wanted = Manifest.from_json(manifest)
-    PolicyReader(FolderObjects(policy_folder)).load(wanted, model, None)
-    digest = export_digest(export_policy(model))
-    if digest != wanted.digest:
-        raise PolicyError(f"{policy_folder}: policy version {wanted.version} has digest {digest}, not {wanted.digest}")
+    digest = PolicyReader(FolderObjects(policy_folder)).load(wanted, model, None).digest  # checked while loading
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
     return digest

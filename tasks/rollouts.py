@@ -59,6 +59,9 @@ def produce_rollouts(session: Session, step: int) -> Json:
         data = take_object(session.cluster.objects, result["trajectories"])
         found[chunk.name] = _store_call(run, folder, chunk, step, data, result["report"])
 
+    waiting = [chunk for chunk in chunks if chunk.name not in found]
+    attempts = Attempts.of(config, len(waiting))
+
     def submit(chunk: Chunk) -> Any:
         return session.rollouts.call(
             "rollout",
@@ -67,12 +70,9 @@ def produce_rollouts(session: Session, step: int) -> Json:
             manifest=session.policy,
             greedy=False,
             group_size=config.rollout.group_size,
-            deadline_s=config.rollout.call_deadline_s,
-            idempotent=True,
+            deadline_s=attempts.deadline_s,
         )
 
-    waiting = [chunk for chunk in chunks if chunk.name not in found]
-    attempts = Attempts(config.rollout.max_call_attempts, config.rollout.call_deadline_s)
     void = run_chunks(waiting, submit, finish, attempts, run.events, {"step": step})
     _check_void(void, questions, step)
     calls = [found[name] for name in sorted(found)]

@@ -14,10 +14,11 @@ from typing import Any
 
 from seeker.cluster.objects import ServiceContext
 from seeker.config import RunConfig
-from seeker.engines.policy import export_policy, load_export_, load_policy
+from seeker.engines.policy import load_policy
 from seeker.engines.torch_sampler import TorchSampler
 from seeker.errors import PolicyError
-from seeker.publishing import Manifest, PolicyReader
+from seeker.manifest import Manifest
+from seeker.publishing import PolicyReader
 from seeker.questions.storing import question_from_json
 from seeker.retrieval.bm25 import Bm25Index
 from seeker.rewards import load_reward
@@ -26,6 +27,7 @@ from seeker.runs.policies import FolderObjects
 from seeker.tools import SearchTool, Tool
 from seeker.trajectories import encode_trajectories
 from seeker.types import Question, Trajectory
+from seeker.weights import export_policy, load_export_
 
 Json = dict[str, Any]
 

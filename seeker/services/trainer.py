@@ -16,10 +16,11 @@ from seeker.engines.checkpoint import read_checkpoint
 from seeker.engines.policy import load_policy
 from seeker.engines.policy_trainer import PolicyTrainer
 from seeker.errors import CheckpointError, RunDirectoryError
+from seeker.manifest import Manifest
 from seeker.packing import Batch, decode_batch
-from seeker.publishing import Manifest, Publisher
+from seeker.publishing import Publisher
 from seeker.runs import RunDirectory, checkpoint_versions, load_run
-from seeker.runs.policies import MirroredObjects
+from seeker.runs.policies import FolderObjects, MirroredObjects
 
 Json = dict[str, Any]
 
@@ -36,9 +37,8 @@ class TrainerService:
         self._context = context
         self._trainer = self._new_trainer()
         self._reports: dict[int, Json] = {}
-        objects = MirroredObjects(context.objects, self._root / "policy")
+        objects = MirroredObjects(context.objects, FolderObjects(self._root / "policy"))
         self._publisher = Publisher(objects, context.prefix, self._config.publishing)
-        self._staged: Manifest | None = None
 
     def describe(self) -> Json:
         return {
@@ -58,10 +58,11 @@ class TrainerService:
     def publish(self, version: int, committed: Json | None) -> Json:
         """Stage and verify `version`; the version before it, `committed`, becomes what deltas are taken from."""
         self._reach(version)
-        if committed is not None and self._staged is not None and self._staged == Manifest.from_json(committed):
-            self._publisher.commit(self._staged)
-        self._staged = self._publisher.stage(version, self._trainer.export())
-        return {"manifest": self._staged.to_json(), "metrics": self._published_metrics(self._staged)}
+        if committed is not None:
+            self._publisher.commit(Manifest.from_json(committed))
+        manifest = self._publisher.stage(version, self._trainer.export())
+        metrics = {"publish/bytes": manifest.bytes_written, "publish/changed_fraction": manifest.changed_fraction}
+        return {"manifest": manifest.to_json(), "metrics": metrics}
 
     def checkpoint(self, version: int, path: str) -> Json:
         """Write the full trainer state at `version` to the folder `path`, and read it back."""
@@ -69,9 +70,6 @@ class TrainerService:
         self._trainer.save_checkpoint(Path(path))
         read_checkpoint(Path(path))
         return {"version": version, "path": path}
-
-    def _published_metrics(self, manifest: Manifest) -> Json:
-        return {"publish/bytes": manifest.bytes_written, "publish/changed_fraction": manifest.changed_fraction}
 
     def _reach(self, version: int) -> None:
         """Be at `version`: stay, or restore the newest checkpoint before it and replay the stored batches after."""

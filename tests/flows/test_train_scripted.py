@@ -1,0 +1,215 @@
+"""The training flow on a scripted cluster whose services run in this process.
+
+1. A run goes through: every step is committed with its files, metrics of every name, evaluations before and after.
+2. A run started again is over at once; killed before a commit, it goes on and ends as an uninterrupted one.
+3. A trainer that is lost between update and publish is rebuilt from checkpoint and batches: the same policy.
+4. A rollout call that fails is done again; the step's metrics are those of a run without trouble.
+5. A question whose search always fails costs its group only; more than half of a step lost is a clear error.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.prepare import prepare
+from flows.train import train
+from seeker.errors import CallError, ClusterError, InfrastructureError, RunDirectoryError
+from seeker.runs import load_run, published_manifest, read_evaluations, read_latest, read_manifest, read_metrics
+from tasks.cluster import use_cluster
+from tests.flows.fake_cluster import FakeCluster, Script
+from tests.flows.tiny_run import tiny_config
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+NAMES = (
+    "reward/exact_match",
+    "reward/format",
+    "format/valid_share",
+    "search_r1/turns_per_sample",
+    "search_r1/search_calls_per_sample",
+    "loss_mask/observation_fraction",
+    "tis/effective_sample_size",
+    "groups/kept",
+    "groups/dropped",
+    "groups/void",
+    "update/entropy",
+    "update/grad_norm",
+    "update/clipped_fraction",
+    "staleness",
+    "publish/bytes",
+    "publish/changed_fraction",
+    "tokens/generated",
+    "rollout/sampler_busy_share",
+    "seconds/rollout",
+    "seconds/advantage",
+    "seconds/update",
+    "seconds/publish",
+    "seconds/orchestration",
+)
+
+
+def no_trouble(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    pass
+
+
+def run_flow(folder: Path, script: Script = no_trouble, **changes: Any) -> tuple[Path, FakeCluster]:
+    """The flow on a fresh scripted cluster."""
+    config = tiny_config(folder, **changes)
+    prepared = prepare(config, str(folder / "prepared"))
+    cluster = FakeCluster(script)
+    with use_cluster(cluster):  # type: ignore[arg-type]
+        told = train(config, "tiny", prepared)
+    return Path(told["run"]), cluster
+
+
+def outcome(root: Path) -> dict[str, Any]:
+    """What must be equal between a run with and one without interruption: metrics but times, evaluations, policy."""
+    run = load_run(root)
+    rows = [
+        {
+            name: value
+            for name, value in row.items()
+            if not name.startswith(("seconds/", "rollout/", "publish/", "step_"))
+        }
+        for row in read_metrics(root)
+    ]
+    evaluations = [{name: value for name, value in each.items() if name != "seconds"} for each in read_evaluations(run)]
+    latest = read_latest(run)
+    assert latest is not None
+    return {
+        "rows": rows,
+        "evaluations": evaluations,
+        "digest": published_manifest(run, latest.policy_version)["digest"],
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, prefect_server: None) -> Path:
+    return run_flow(tmp_path_factory.mktemp("whole"))[0]
+
+
+def copy_inputs(source: Path, target: Path) -> None:
+    """The same policy and questions: a run is compared with another on equal inputs."""
+    for name in ("policy", "questions.jsonl", "prepared"):
+        path = source / name
+        if path.is_dir():
+            shutil.copytree(path, target / name)
+        else:
+            shutil.copy(path, target / name)
+
+
+def test_a_run_commits_every_step_with_all_its_metrics(uninterrupted: Path) -> None:
+    run = load_run(uninterrupted)
+    latest = read_latest(run)
+    assert latest is not None
+    assert (latest.step, latest.policy_version) == (1, 2)
+    rows = read_metrics(uninterrupted)
+    assert [row["step"] for row in rows] == [-1, 0, 1]
+    for row in rows[1:]:
+        assert [name for name in NAMES if name not in row] == []
+        assert all(name in row for name in ("eval/exact_match", "eval/f1", "eval/searches"))
+    versions = [published_manifest(run, version)["digest"] for version in range(3)]
+    assert len(set(versions)) == 3
+    assert {(each["policy_version"], each["mode"]) for each in read_evaluations(run)} == {
+        (0, "greedy"),
+        (0, "sampled"),
+        (1, "greedy"),
+        (2, "greedy"),
+        (2, "sampled"),
+    }
+    manifest = read_manifest(run, 1)
+    for ref in [*manifest["rollouts"], manifest["batch"], manifest["policy"]]:
+        assert (uninterrupted / ref["path"]).is_file()
+    told = json.loads((uninterrupted / "run.json").read_text())
+    assert set(told["digests"]) >= {"policy", "prompt", "corpus", "index", "code"}
+    assert told["cluster"] == {"kind": "fake"}
+
+
+def test_a_finished_run_started_again_does_nothing(uninterrupted: Path, tmp_path: Path) -> None:
+    copy_inputs(uninterrupted.parent, tmp_path)
+    root, _ = run_flow(tmp_path)
+    before = outcome(root)
+    _, cluster = run_flow(tmp_path)
+    assert [method for method, _, _ in cluster.services["rollout-tiny"].calls] == []
+    assert outcome(root) == before
+    with pytest.raises(RunDirectoryError, match="seed: 0 -> 5"):
+        run_flow(tmp_path, seed=5)
+
+
+def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted: Path, tmp_path: Path) -> None:
+    def die(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method == "publish" and args[0] == 2:
+            raise KeyError("the process is gone")
+
+    copy_inputs(uninterrupted.parent, tmp_path)
+    with pytest.raises(CallError, match="gone"):
+        run_flow(tmp_path, die)
+    latest = read_latest(load_run(tmp_path / "run"))
+    assert latest is not None
+    assert latest.step == 0
+    root, _ = run_flow(tmp_path)
+    assert load_run(root).events.count("call_reused") == 2
+    assert outcome(root) == outcome(uninterrupted)
+
+
+def test_a_trainer_lost_between_update_and_publish_is_rebuilt(uninterrupted: Path, tmp_path: Path) -> None:
+    clusters: list[FakeCluster] = []
+
+    def lose(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method in ("publish", "checkpoint") and args[0] > 0:
+            clusters[0].services["trainer-tiny"].lose_executors()
+
+    copy_inputs(uninterrupted.parent, tmp_path)
+    config = tiny_config(tmp_path, checkpoint={"every": 2})
+    clusters.append(FakeCluster(lose))
+    with use_cluster(clusters[0]):  # type: ignore[arg-type]
+        root = Path(train(config, "tiny", prepare(config, str(tmp_path / "prepared")))["run"])
+    assert outcome(root) == outcome(uninterrupted)
+
+
+def test_a_failed_call_is_done_again_and_changes_nothing(uninterrupted: Path, tmp_path: Path) -> None:
+    def fail_twice(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method == "rollout" and number in (3, 4):
+            raise ClusterError("executor lost")
+
+    copy_inputs(uninterrupted.parent, tmp_path)
+    root, _ = run_flow(tmp_path, fail_twice)
+    assert load_run(root).events.count("call_retried") == 2
+    assert outcome(root) == outcome(uninterrupted)
+
+
+def test_a_question_that_always_fails_costs_its_group_only(tmp_path: Path) -> None:
+    poisoned: list[str] = []
+
+    def poison(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method != "rollout" or kwargs["group_size"] == 1:
+            return
+        ids = [question["id"] for question in args[0]]
+        if not poisoned:
+            poisoned.append(ids[0])
+        if poisoned[0] in ids:
+            raise CallError("search failed", "RetrievalError")
+
+    root, _ = run_flow(tmp_path, poison, steps=1)
+    row = read_metrics(root)[1]
+    assert (row["groups/void"], row["groups/kept"] + row["groups/dropped"]) == (1, 3)
+    assert load_run(root).events.count("group_void") == 1
+
+
+def test_a_step_that_is_mostly_lost_is_an_error_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    def break_down(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method == "rollout" and kwargs["group_size"] > 1:
+            raise CallError("no index", "RetrievalError")
+
+    with pytest.raises(InfrastructureError, match="4 of 4 groups were lost"):
+        run_flow(tmp_path, break_down, steps=1)
+    root, _ = run_flow(tmp_path, steps=1)
+    latest = read_latest(load_run(root))
+    assert latest is not None
+    assert latest.step == 0
