@@ -65,13 +65,13 @@ def export(arguments: Namespace) -> None:
 
 
 def show(arguments: Namespace) -> None:
-    from seeker.presets import resolve_paths
+    from seeker.presets import locate
     from seeker.show.reading import find_run, read_run
     from seeker.show.samples import read_samples
     from seeker.show.terminal import print_run
 
     view = read_run(find_run(arguments.run))
-    policy = resolve_paths(view.config).policy.path
+    policy = locate(view.config.policy.path)
     samples = read_samples(view.root, policy, arguments.trajectories, arguments.step)
     print_run(view, samples)
     if arguments.png:

@@ -90,26 +90,40 @@ def project_root() -> Path:
     return root if (root / "deployments" / "presets").is_dir() else Path.cwd()
 
 
+def locate(path: str) -> str:
+    """Where a path of a configuration is: from the working directory, else from the project; as it is where nowhere."""
+    if path.startswith("hub:") or Path(path).exists():
+        return path
+    shipped = project_root() / path
+    return str(shipped) if shipped.exists() else path
+
+
 def resolve_paths(config: RunConfig) -> RunConfig:
-    """The same configuration; shipped inputs named relative to the project are found from any working directory."""
+    """The same configuration with paths that mean the same from any working directory.
+
+    Question files become absolute. The policy stays relative when it lies in the project, so that a run says the same
+    in every checkout.
+    """
     questions = config.questions
-    sources = tuple(source.model_copy(update={"path": _found(source.path)}) for source in questions.sources)
-    heldout = None if questions.heldout is None else _found(questions.heldout)
-    corpus = None if config.corpus.path is None else _found(config.corpus.path)
+    sources = tuple(source.model_copy(update={"path": _absolute(source.path)}) for source in questions.sources)
+    heldout = None if questions.heldout is None else _absolute(questions.heldout)
+    corpus = None if config.corpus.path is None else _absolute(config.corpus.path)
     return config.model_copy(
         update={
-            "policy": config.policy.model_copy(update={"path": _found(config.policy.path)}),
+            "policy": config.policy.model_copy(update={"path": _in_project(_absolute(config.policy.path))}),
             "questions": questions.model_copy(update={"sources": sources, "heldout": heldout}),
             "corpus": config.corpus.model_copy(update={"path": corpus}),
         }
     )
 
 
-def _found(path: str) -> str:
-    if path.startswith("hub:") or Path(path).exists():
-        return path
-    shipped = project_root() / path
-    return str(shipped) if shipped.exists() else path
+def _absolute(path: str) -> str:
+    found = locate(path)
+    return str(Path(found).resolve()) if not found.startswith("hub:") and Path(found).exists() else path
+
+
+def _in_project(path: str) -> str:
+    return str(Path(path).relative_to(project_root())) if Path(path).is_relative_to(project_root()) else path
 
 
 def _preset_folder() -> Path:

@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 from prefect import get_run_logger, task
@@ -47,7 +48,9 @@ def publish_artifacts(view: RunView) -> list[str]:
     """Create or replace the run's artifacts; returns their keys."""
     keys = {name: artifact_key(name, view.run_id) for name in ("configuration", "evaluation", "curve")}
     create_markdown_artifact(configuration_card(view), key=keys["configuration"], description="what the run is")
-    rows = [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in evaluation_rows(view.evaluations)]
+    rows: list[dict[str, Any]] = [
+        dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in evaluation_rows(view.evaluations)
+    ]
     if rows:
         create_table_artifact(rows, key=keys["evaluation"], description=f"evaluations of run {view.run_id}")
     picture = base64.b64encode((view.root / "report" / "curve.png").read_bytes()).decode()

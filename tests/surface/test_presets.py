@@ -6,7 +6,7 @@
 4. Flags replace sections coherently: `--questions` takes the preset's world, sources, held-out file and corpus away.
 5. An unknown preset, section, field or flag names the nearest; a bad value names where it came from, field and value.
 6. The digest ignores where a run is written; differences are told field by field.
-7. Shipped inputs are found from any working directory.
+7. Paths mean the same from any working directory, and in every checkout where they lie in the project.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from seeker.presets import (
     config_digest,
     describe_differences,
     load_config,
+    locate,
     preset_names,
     project_root,
     resolve_paths,
@@ -189,14 +190,19 @@ def test_every_leaf_field_can_be_set() -> None:
     assert "rollout" not in names
 
 
-def test_shipped_inputs_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_mean_the_same_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "q.jsonl").touch()
     monkeypatch.chdir(tmp_path)
     shipped = load_config("laptop", model="deployments/presets")
-    assert shipped.policy.path == str(project_root() / "deployments/presets")
-    (tmp_path / "deployments/presets").mkdir(parents=True)
-    assert load_config("laptop", model="deployments/presets").policy.path == "deployments/presets"
+    assert shipped.policy.path == "deployments/presets"
+    assert locate(shipped.policy.path) == str(project_root() / "deployments/presets")
+    assert load_config("laptop", model=str(project_root() / "deployments/presets")) == shipped
+    mine = load_config("laptop", model="policy", questions=["q.jsonl", "missing.jsonl"])
+    assert mine.policy.path == str(tmp_path / "policy")
+    assert [source.path for source in mine.questions.sources] == [str(tmp_path / "q.jsonl"), "missing.jsonl"]
     assert load_config("laptop", model="hub:Qwen/Qwen2.5-3B").policy.path == "hub:Qwen/Qwen2.5-3B"
-    assert resolve_paths(shipped) == shipped
+    assert resolve_paths(mine) == mine
 
 
 @pytest.mark.parametrize(
