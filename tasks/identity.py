@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from seeker.config import RunConfig
-from seeker.presets import project_root
+from seeker.presets import locate, project_root
 from seeker.prompt import prompt_digest
 from seeker.runs import Json
 
@@ -26,7 +26,7 @@ def run_digests(config: RunConfig, prepared: Json) -> Json:
 
 def policy_digest(path: str) -> str | None:
     """Digest of the policy folder's files; None for a policy that is named, not kept here."""
-    folder = Path(path)
+    folder = Path(locate(path))
     return _digest(sorted(folder.iterdir()), folder) if folder.is_dir() else None
 
 
