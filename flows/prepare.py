@@ -22,6 +22,7 @@ from seeker.presets import project_root
 from seeker.questions import check_inputs, input_digests
 from seeker.retrieval.bm25 import index_versions
 from seeker.retrieval.ceiling import ceiling_table, read_ceiling
+from seeker.retrieval.memory import describe_load
 from seeker.retrieval.storage import DamagedFolderError, check_folder, make_folder
 from seeker.retrieval.words import make_words
 from tasks import corpus as corpus_tasks
@@ -114,4 +115,5 @@ def _print(handle: dict[str, Any]) -> None:
         console.print(f"{name}: {source['taken']} of {source['of']} questions")
     if handle["num_skipped"]:
         console.print(f"left out {handle['num_skipped']} bad records, such as:", *handle["skipped"], sep="\n  ")
+    console.print(f"index: {describe_load(Path(handle['index']), handle['counts']['corpus'])}")
     console.print(ceiling_table(read_ceiling(Path(handle["ceiling"]))))

@@ -94,12 +94,11 @@ def _list_records(path: Path) -> Iterator[Raw]:
                     continue
             place = Place(str(path), number + 1, "record")
             if failed:
-                yield place, _error(place, "(list)", buffer[start : start + 200], f"{separator!r} and a JSON value")
-                return
+                raise _broken_list(place, f"{separator!r} and a JSON value", buffer[start : start + 80])
             if end < 0:
                 rest = buffer[buffer.index("]", start) + 1 :] + file.read(_CHUNK_CHARS)
                 if rest.strip():
-                    yield place, _error(place, "(list)", rest.strip()[:200], "nothing after the list's closing bracket")
+                    raise _broken_list(place, "nothing after the list's closing bracket", rest.strip()[:80])
                 return
             text = buffer[start:end]
             yield place, _utf8_error(text, place) or item
@@ -120,6 +119,11 @@ def _try_item(decoder: json.JSONDecoder, buffer: str, at: int, separator: str) -
     except (ValueError, RecursionError):
         return None, at, True
     return item, end, False
+
+
+def _broken_list(place: Place, expected: str, found: str) -> DataError:
+    """Not a bad record that could be skipped: where the list breaks, no further record can be told."""
+    return DataError(f"{place}: expected {expected}, found {found!r}; repair the file, or write it as JSON lines")
 
 
 def _skip_spaces(text: str, at: int) -> int:

@@ -1,4 +1,4 @@
-"""What building an index will take, estimated before it starts: running out half-way loses an hour."""
+"""What building and searching an index take, estimated before they start: running out half-way loses an hour."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ BUILD_BYTES_PER_CHARACTER = 9.0
 def build_bytes(documents: Sequence[Document]) -> int:
     """Estimate of the memory that building takes on top of the documents themselves."""
     return int(BUILD_BYTES_PER_CHARACTER * sum(len(document.title) + len(document.text) for document in documents))
+
+
+def describe_load(folder: Path, num_documents: int) -> str:
+    """What searching the index takes, in one line; it warns where the mapped files outgrow the memory.
+
+    Example: ``3.3 MB mapped once for all executors of a node, 12 kB more per search``.
+    """
+    mapped, available = sum(path.stat().st_size for path in folder.iterdir()), available_bytes()
+    per_search_kb = 4 * num_documents / 1e3  # one float32 score per document
+    line = f"{mapped / 1e6:.1f} MB mapped once for all executors of a node, {per_search_kb:.0f} kB more per search"
+    if available is not None and mapped > available:
+        line += f"; only {available / 1e6:.0f} MB are available here, so that searches will read from the disk"
+    return line
 
 
 def available_bytes() -> int | None:

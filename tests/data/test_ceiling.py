@@ -93,6 +93,8 @@ def test_real_text_gives_the_known_shares(tmp_path: Path) -> None:
     whole = ceiling_report({"all": found.questions}, index, 3).rows[0]
     assert whole.gold_all == pytest.approx(0.40, abs=0.01)
     assert whole.gold_any == pytest.approx(0.933, abs=0.01)
+    assert whole.gold_all is not None
+    assert whole.gold_any is not None
     assert whole.recall == pytest.approx((whole.gold_all + whole.gold_any) / 2)  # two gold paragraphs each
     deeper = ceiling_report({"all": found.questions}, index, 10).rows[0]
     assert deeper.gold_all == pytest.approx(0.787, abs=0.01)

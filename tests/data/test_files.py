@@ -3,7 +3,7 @@
 1.  JSON lines, a JSON list, Parquet, a folder saved by datasets and a hub name give the same question set.
 2.  The extension plays no part; a byte-order mark and blank lines are passed over.
 3.  A list longer than the reading chunk is read item by item, wherever the chunk's edge falls.
-4.  Bad UTF-8, broken JSON and deep nesting are record errors with the line (or record), in lines and in lists.
+4.  Bad UTF-8, broken JSON and deep nesting are record errors with the line; a list that breaks off cannot be skipped.
 5.  A repeated id names both places. Several bad records are named at once, up to five.
 6.  Skipping leaves the bad records out, counts them and keeps the rest.
 7.  Missing, empty, compressed files and files without a usable record stop with a remedy.
@@ -119,19 +119,25 @@ def test_unreadable_lines_are_named(tmp_path: Path, line: bytes, field: str, exp
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b'[{"_id": "q1", "question": "\xff?"}]', "valid UTF-8"),
         (b'[{"_id": "q1"', "a JSON value"),
         (b'[{"_id": "q1"} {}]', "',' and a JSON value"),
         (b"[" * 100_000, "a JSON value"),
         (b"[] []", "nothing after the list"),
     ],
 )
-def test_unreadable_lists_are_named(tmp_path: Path, text: bytes, expected: str) -> None:
+def test_a_broken_list_stops_also_when_skipping(tmp_path: Path, text: bytes, expected: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(text)
-    errors = [value for _, value in files.read_records(path) if isinstance(value, RecordError)]
-    assert len(errors) == 1
-    assert expected in str(errors[0])
+    with pytest.raises(DataError, match=rf"a.json: record \d+: expected .*{expected}.*repair the file"):
+        load_questions(path, skip_bad_records=True)
+
+
+def test_bad_utf8_in_a_list_is_one_bad_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(json.dumps([RECORDS[0], hotpot(9, level="@"), RECORDS[1]]).encode().replace(b"@", b"\xff"))
+    with pytest.raises(RecordError, match=r"a.json: record 2: field '\(record\)': expected valid UTF-8"):
+        load_questions(path)
+    assert len(load_questions(path, skip_bad_records=True).questions) == 2
 
 
 def test_a_repeated_id_names_both_places(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -216,6 +217,15 @@ def test_a_build_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
     with pytest.raises(DataError, match=r"6 documents needs about .* GB to build.*larger machine, or name a smaller"):
         build_index(DOCUMENTS, IndexConfig(), tmp_path)
+
+
+def test_what_a_search_takes_is_told(index: Bm25Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.match(
+        r"0\.0 MB mapped once for all executors of a node, 4 kB more per search$",
+        memory.describe_load(index.folder, 1000),
+    )
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    assert "only 0 MB are available here" in memory.describe_load(index.folder, 1000)
 
 
 def test_meminfo_is_read() -> None:

@@ -127,7 +127,9 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.lists(st.tuples(TEXT, TEXT, st.lists(TEXT, max_size=2)), max_size=4))
-def test_files_of_ours_give_back_what_was_written(tmp_path_factory: pytest.TempPathFactory, rows: list) -> None:
+def test_files_of_ours_give_back_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, list[str]]]
+) -> None:
     folder: Path = tmp_path_factory.mktemp("files")
     questions = [Question(one, two, tuple(more), one, tuple(more), two) for one, two, more in rows]
     documents = [Document(one, two, one) for one, two, _ in rows]
