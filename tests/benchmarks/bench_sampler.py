@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from seeker.actions import STOP_STRINGS
 from seeker.config import PromptConfig, RolloutConfig
-from seeker.engines.sampler import SampleParams, SampleRequest, SamplerCounts
+from seeker.engines.sampler import SampleParams, SamplerCounts, SampleRequest
 from seeker.engines.torch_sampler import TorchSampler
 from seeker.prompt import decode
 from seeker.rollout import RolloutReport, run_rollout
@@ -24,7 +24,7 @@ from seeker.types import Completion, Document, FinishReason, Passage, Question, 
 from tests.rollout.tiny import make_talker, make_tokenizer
 
 CONFIG = RolloutConfig(
-    group_size=8, max_searches=2, max_malformed=2, max_turn_tokens=96, max_observation_tokens=128,
+    group_size=8, max_searches=2, max_malformed=1, max_turn_tokens=96, max_observation_tokens=128,
     max_trajectory_tokens=768, top_k=2, slots=64,
 )  # fmt: skip
 PROMPT = PromptConfig(system="Think, search, then answer. ", user="Question: {question}\n")
@@ -33,15 +33,18 @@ PROMPT = PromptConfig(system="Think, search, then answer. ", user="Question: {qu
 class GenerateSampler:
     """`generate` behind the sampler's interface: every collect() finishes all submitted turns in one call."""
 
-    policy_version = 0
     temperature = 1.0
     max_length = 10_000
 
     def __init__(self, model: PreTrainedModel, tokenizer: object) -> None:
+        self.policy_version = 0
         self._model = model
         self._tokenizer = tokenizer
         self._stops: list[int] = tokenizer.convert_tokens_to_ids(list(STOP_STRINGS))
         self._eos = int(tokenizer.eos_token_id)
+
+    def adopt(self, policy_version: int) -> None:
+        self.policy_version = policy_version
 
     def open(self, params: SampleParams) -> None:
         self._history: dict[int, TokenIds] = {}
@@ -109,7 +112,7 @@ def main() -> None:
     """Prints tokens per second of both, their ratio, and the sampler's busy share."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = make_tokenizer(vocab_size=1852)
