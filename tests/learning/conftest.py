@@ -1,0 +1,8 @@
+"""Hypothesis without deadlines: on a busy two-core machine an example's time says nothing."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("no-deadline", deadline=None, max_examples=60)
+settings.load_profile("no-deadline")
