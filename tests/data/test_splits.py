@@ -116,6 +116,11 @@ def test_a_mix_uses_up_the_source_that_runs_out_first(parts: list[tuple[int, flo
     assert all(abs(took - scale * share) < 1.001 for (took, _), (_, share) in zip(taken, parts, strict=True))
 
 
+def test_rounding_takes_no_question_away() -> None:
+    sources = [Share("few", 0.7, question_set("f", 3)), Share("many", 0.7, question_set("m", 9))]  # 3 / 0.7 * 0.7 < 3
+    assert mix_sources(sources, seed=0).counts == {"few": (3, 3), "many": (3, 9)}
+
+
 def test_one_source_comes_back_as_it_is_and_names_must_differ() -> None:
     only = question_set("q", 7)
     assert mix_sources([Share("q", 0.3, only)], seed=0).questions is only
