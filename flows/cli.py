@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from seeker.errors import ConfigError, InfrastructureError, SeekerError
+from seeker import errors
+from seeker.errors import CallError, ConfigError, InfrastructureError, SeekerError
 from seeker.nearest import nearest
 
 CONFIG_FLAGS = (
@@ -41,14 +42,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         getattr(commands, arguments.command)(arguments)
         return 0
     except SeekerError as error:
-        print(f"seeker: error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, InfrastructureError) else 2
+        text, code = describe(error)
+        print(f"seeker: error: {text}", file=sys.stderr)
+        return code
     except KeyboardInterrupt:
         print("seeker: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to flush into
         return 0
+
+
+def describe(error: SeekerError) -> tuple[str, int]:
+    """What to print and the exit code. An executor's refusal of its input reads like one of this process."""
+    if isinstance(error, CallError):
+        kind = getattr(errors, error.remote_type.rpartition(".")[2], None)
+        if isinstance(kind, type) and issubclass(kind, SeekerError):
+            text = str(error).partition("\n--- remote traceback")[0]
+            return text, 1 if issubclass(kind, InfrastructureError) else 2
+    return str(error), 1 if isinstance(error, InfrastructureError) else 2
 
 
 def config_flags(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class KnownErrors(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, InfrastructureError):
-            record.exc_info = None
+            record.exc_info = record.exc_text = None  # the text is what another handler made of it
             return True
         if isinstance(error, SeekerError):
             self._names.add(type(error).__name__)

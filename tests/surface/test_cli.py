@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from flows import commands
-from flows.cli import config_flags, main, parse
+from flows.cli import config_flags, describe, main, parse
 from flows.environment import KnownErrors, prepare_environment
-from seeker.errors import ClusterError, ConfigError, DataError, RunDirectoryError
+from seeker.errors import CallError, ClusterError, ConfigError, DataError, RunDirectoryError
 from seeker.presets import load_config, project_root
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +117,13 @@ def test_exit_codes(
     monkeypatch.setattr(commands, "show", _raising(error))
     assert main(["show", "x"]) == code
     assert (str(error) or "interrupted") in capsys.readouterr().err
+
+
+def test_a_refusal_by_an_executor_reads_like_one_of_ours() -> None:
+    remote = "rollout#1: PolicyError: 512 positions\n--- remote traceback ---\nTraceback ..."
+    assert describe(CallError(remote, "seeker.errors.PolicyError")) == ("rollout#1: PolicyError: 512 positions", 2)
+    assert describe(CallError(remote, "seeker.errors.RetrievalError"))[1] == 1
+    assert describe(CallError(remote, "ZeroDivisionError")) == (remote, 1)
 
 
 def test_an_unexpected_error_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
