@@ -11,6 +11,8 @@ from typing import Any
 
 from seeker.errors import CallError, ClusterError, DeadlineError, PayloadError
 
+SLACK_S = 30.0  # for the news of a call that has ended by its own deadline
+
 
 class LostError(ClusterError):
     """An executor or its service process was lost in the call; an idempotent call is done again."""
@@ -38,13 +40,14 @@ class Call:
         return self.future.done()
 
     def result(self, deadline_s: float | None = None) -> Any:
-        """The value, or the typed error. Waits at most `deadline_s`; the call's own deadline bounds it in any case."""
-        try:
-            return self.future.result(timeout=deadline_s)
+        """The value, or the typed error. Waits at most `deadline_s`; the call ends by its own deadline in any case."""
+        wait_s = self.deadline_s + SLACK_S if deadline_s is None else deadline_s
+        try:  # never without a timeout: Arrow's signal handling makes an endless wait deaf to Ctrl-C
+            return self.future.result(timeout=wait_s)
         except TimeoutError:
             if self.future.done():
                 raise
-            raise DeadlineError(f"{self.label} is not done after a wait of {deadline_s:g} s") from None
+            raise DeadlineError(f"{self.label} is not done after a wait of {wait_s:g} s") from None
 
 
 def gather(calls: Iterable[Call], deadline_s: float) -> Iterator[Call]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import threading
 from importlib.metadata import version
@@ -33,7 +34,9 @@ _log = logging.getLogger("seeker.cluster")
 
 _START_DEADLINE_S = 30.0
 _REGISTRATION_TRIES = 3
+_QUIET = {"FLAME_LOG": "warning"}  # the SDK logs three lines a call otherwise
 _FAULTS = (ClusterError, OSError)
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def open_cluster(settings: ClusterSettings) -> Cluster:
@@ -100,9 +103,10 @@ class Cluster:
         """
         _check_start(name, target, executors)
         wanted = parse_resources(resources)
-        self._check_capacity(name, wanted, executors, gang)
-        application = ApplicationPlan(self.settings.executor_python(), tuple(sorted((env or {}).items())), release_s)
-        session_id = f"{self.settings.run_id}-{name}-{secrets.token_hex(4)}"
+        self._check_capacity(name, wanted, executors)
+        environment = {**_QUIET, **(env or {})}
+        application = ApplicationPlan(self.settings.executor_python(), tuple(sorted(environment.items())), release_s)
+        session_id = _session_id(self.settings.run_id, name)
         plan = SessionPlan(session_id, application.name, wanted, executors, gang)
         context = self._put_context(name, target, config, plan)
         self._open_session(application, plan, context)
@@ -111,7 +115,7 @@ class Cluster:
             plan,
             self._frontend,
             self._flight,
-            same_clock=self._embedded is not None,
+            embedded=self._embedded,
             on_close=self._forget,
         )
         with self._lock:
@@ -213,7 +217,7 @@ class Cluster:
         if reply.return_code != 0:
             _log.info("application %s stays registered: %s", name, reply.message)
 
-    def _check_capacity(self, name: str, wanted: Resources, executors: int, gang: bool) -> None:
+    def _check_capacity(self, name: str, wanted: Resources, executors: int) -> None:
         """The engine neither refuses nor reports a request that no node can meet."""
         nodes = self._frontend.request("ListNodes", wire.frontend.ListNodesRequest()).nodes
         capacities = [
@@ -225,6 +229,12 @@ class Cluster:
                 f"service {name} asks for {executors} executors of {wanted}, the cluster has {have}; "
                 "lower the request or raise cluster.slots"
             )
+
+
+def _session_id(run_id: str, name: str) -> str:
+    """Unique, names the run, fits the engine's rules for names and its 128 characters."""
+    plain = _NOT_PLAIN.sub("-", f"{run_id}-{name}").strip("-")[:100]
+    return f"{plain}-{secrets.token_hex(4)}"
 
 
 def _num_fitting(capacity: Resources, each: Resources) -> int:

@@ -63,6 +63,9 @@ class EmbeddedCluster:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
+    def end_text(self) -> str:
+        return f"exit code {self.process.poll()}{self._log_tail()}"
+
     def stop(self) -> None:
         """Close its stdin and wait; kill it if it does not end. Nothing of it is left after."""
         assert self.process.stdin is not None

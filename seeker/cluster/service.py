@@ -12,6 +12,7 @@ from typing import Any
 
 from seeker.cluster import wire
 from seeker.cluster.calls import Call, CancelledCallError, LostError, value_of
+from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import FrontendClient, RefusedError
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.cluster.session import CANCEL_NAME, SessionPlan, pickle_request, unpickle_reply
@@ -40,7 +41,7 @@ class Service:
         frontend: FrontendClient,
         objects: FlightObjects,
         *,
-        same_clock: bool,
+        embedded: EmbeddedCluster | None,
         on_close: Callable[[Service], None],
     ) -> None:
         self.name = name
@@ -48,7 +49,7 @@ class Service:
         self.prefix = plan.prefix
         self._frontend = frontend
         self._objects = objects
-        self._same_clock = same_clock
+        self._embedded = embedded  # its clock is ours, and its end is seen at once
         self._on_close = on_close
         self._outstanding: dict[Call, Any] = {}  # the watch stream of each, to cancel it
         self._lock = threading.Lock()
@@ -88,7 +89,7 @@ class Service:
 
     def _run(self, call: Call, method: str, arguments: bytes, idempotent: bool) -> None:
         end = time.monotonic() + call.deadline_s
-        wall_end = time.time() + call.deadline_s if self._same_clock else None
+        wall_end = time.time() + call.deadline_s if self._embedded is not None else None
         try:
             while True:
                 try:
@@ -150,8 +151,13 @@ class Service:
             return None
         except RefusedError as error:
             if error.status == "UNAVAILABLE":
+                self._check_alive()
                 return None
             raise LostError(f"the cluster lost the call: {error}") from error
+
+    def _check_alive(self) -> None:
+        if self._embedded is not None and not self._embedded.is_alive():
+            raise ClusterError(f"the embedded cluster has ended: {self._embedded.end_text()}")
 
     def _take_reply(self, call: Call, task: Any) -> dict[str, Any]:
         handle = ObjectHandle(**bson.decode(task.spec.output))

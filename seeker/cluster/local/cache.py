@@ -78,10 +78,11 @@ class ObjectCache(flight.FlightServerBase):
             stored = self._find(key)
             version, patches = stored.version, list(stored.patches)
             base, base_version, schema = stored.base, stored.base_version, stored.schema
-        unchanged = client_version == version != 0
+        if client_version == version != 0:
+            return _stream(_REPLY_SCHEMA, iter([]))  # not modified, whatever the kind of object
         if schema is not None:
             schema = schema.with_metadata({**schema.metadata, _VERSION_KEY: str(version).encode()})
-            return _stream(schema, iter([] if unchanged else [_with_schema(batch, schema) for batch in base]))
+            return _stream(schema, iter([_with_schema(batch, schema) for batch in base]))
         rows = [] if base_version <= client_version <= version else [(base_version, "base", base)]
         after = client_version if not rows else base_version
         rows += [(each, "patch", data) for each, data in patches if each > after]

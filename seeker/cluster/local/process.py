@@ -87,6 +87,8 @@ class ExecutorProcess:
         if not reply.done():
             call.cancel()
             raise GoneError
+        if reply.exception() is not None:  # a broken connection is often the first news of an exit
+            await asyncio.wait([self.exited], timeout=_LAST_REPLY_S)
         return reply.result()
 
     async def end(self, kill_after_s: float) -> None:
