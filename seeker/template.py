@@ -41,9 +41,7 @@ class TemplateCheck:
     def describe(self) -> str:
         """One line for people."""
         if self.is_same:
-            return (
-                f"{self.style} prompt: {self.num_tokens} sample tokens, the same when read in one go"
-            )
+            return f"{self.style} prompt: {self.num_tokens} sample tokens, the same when read in one go"
         what = "split differently" if self.is_same_text else "written differently by the template"
         return (
             f"{self.style} prompt: the sample is {what} from token {self.first_difference} on: "

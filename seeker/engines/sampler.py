@@ -59,6 +59,10 @@ class Sampler(Protocol):
         """Tokens that one sequence can hold."""
         ...
 
+    def adopt(self, policy_version: int) -> None:
+        """The weights are now those of `policy_version`: drops everything computed with older ones."""
+        ...
+
     def open(self, params: SampleParams) -> None:
         """Forgets all sequences and starts a new call."""
         ...

@@ -175,7 +175,7 @@ def check_model(model: PreTrainedModel, max_length: int) -> None:
     if not getattr(model, "_supports_attention_backend", False):
         raise PolicyError(f"{name} does not support attention back ends: the torch sampler cannot keep its keys")
     window = getattr(config, "sliding_window", None)
-    kinds: set[str] = set(getattr(config, "layer_types", None) or ["full_attention"])
+    kinds: set[str] = set(getattr(config, "layer_types", None) or ["full_attention", "sliding_attention"])
     if kinds - {"full_attention", "sliding_attention"}:
         raise PolicyError(f"{name} has layers of kinds {sorted(kinds)}: the torch sampler knows full attention only")
     if "sliding_attention" in kinds and window is not None and window < max_length:

@@ -46,11 +46,15 @@ def _may_complete(tokenizer: Any, stops: Sequence[str], vocab_size: int) -> Mask
         return np.ones(vocab_size, np.bool_)  # vocabularies spell such characters in more than one way
     last = {stop[-1] for stop in stops}
     pieces: list[str | None] = tokenizer.convert_ids_to_tokens(list(range(min(vocab_size, len(tokenizer)))))
-    found = [piece is not None and not last.isdisjoint(piece) for piece in pieces]
+    # "<0x3E>" is how vocabularies with byte fallback name a single byte, whatever its character.
+    found = [piece is not None and (piece.startswith("<0x") or not last.isdisjoint(piece)) for piece in pieces]
     return np.asarray(found + [False] * (vocab_size - len(found)), np.bool_)
 
 
 def eos_token_ids(tokenizer: Any, model: Any) -> set[int]:
     """The tokens that end a sequence, by the tokenizer and by the model's generation settings."""
-    named: list[Any] = [tokenizer.eos_token_id, getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
+    named: list[Any] = [
+        tokenizer.eos_token_id,
+        getattr(getattr(model, "generation_config", None), "eos_token_id", None),
+    ]
     return {int(token) for value in named if value is not None for token in np.atleast_1d(value)}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from seeker.engines.draws import draw
 from seeker.engines.sampler import SampleParams, SamplerCounts, SampleRequest
 from seeker.engines.slot_cache import Chunk, Layout, SlotCache, check_model, slot_attention
 from seeker.engines.stops import StopDetector, eos_token_ids
@@ -194,7 +195,8 @@ class TorchSampler:
         behind = np.flatnonzero(self._cached[:num_running] < known - 1)
         chunks = [(int(slot), int(self._cached[slot]), int(known[slot]) - 1) for slot in behind]
         logits = self._forward(num_running, chunks)
-        tokens, logprobs = self._draw(logits, self._uniforms[slots, known])
+        drawn = draw(logits, self._temperature, None if self._greedy else self._tensor(self._uniforms[slots, known]))
+        tokens, logprobs = (each.cpu().numpy() for each in drawn)
         if not np.isfinite(logprobs).all():
             raise PolicyError(f"policy version {self._version} gives log-probs that are not finite")
         self._ids[slots, known] = tokens
@@ -241,21 +243,6 @@ class TorchSampler:
             hidden, float("-inf")
         )
 
-    def _draw(self, logits: Tensor, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Tokens by inverse distribution function, and their log-probs under the distribution sampled from. [m]."""
-        logprobs = torch.log_softmax(logits.float() / self._temperature, dim=-1)
-        if self._greedy:
-            tokens = logprobs.argmax(-1, keepdim=True)
-        else:
-            cumulative = logprobs.double().exp_().cumsum_(-1)
-            total = cumulative[:, -1:]
-            wanted = self._tensor(uniforms)[:, None] * total
-            # Strictly below the total: a token of probability 0 is never drawn.
-            wanted = torch.minimum(wanted, torch.nextafter(total, torch.zeros_like(total)))
-            tokens = torch.searchsorted(cumulative, wanted, right=True).clamp_(max=self._vocab_size - 1)  # NaN
-        drawn = logprobs.gather(-1, tokens)
-        return tokens[:, 0].cpu().numpy(), drawn[:, 0].cpu().numpy()
-
     # Ends of turns
 
     def _ended(self, num_running: int, tokens: NDArray[np.int64]) -> list[tuple[int, Completion]]:
@@ -274,4 +261,3 @@ class TorchSampler:
         self._running[slot] = False
         logprobs = self._logprobs[slot, self._start[slot] : self._known[slot]].copy()
         return Completion(turn_ids.astype(np.int32), logprobs, self._stops.text(turn_ids), finish)
-

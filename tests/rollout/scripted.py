@@ -44,6 +44,9 @@ class ScriptedSampler:
         self._tokenizer = tokenizer
         self._scripts = scripts
 
+    def adopt(self, policy_version: int) -> None:
+        self.policy_version = policy_version
+
     def open(self, params: SampleParams) -> None:
         self.params = params
         self._turn = [0] * len(self._scripts)

@@ -214,7 +214,7 @@ def test_a_new_version_uses_nothing_of_the_old_one(engine, make) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
-    sampler.adopt(5)  # type: ignore[attr-defined]
+    sampler.adopt(5)
     ended = first_turns(sampler, [ask(at, prompt) for at in range(3)])
     assert sampler.policy_version == 5
     for completion in ended.values():
