@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -102,12 +103,12 @@ def _decode_spans(column: Any) -> Iterator[tuple[Span, ...]]:
         for at, (author, version) in enumerate(zip(authors, versions, strict=True))
     ]
     offsets = column.offsets.to_numpy()
-    return (tuple(spans[first:last]) for first, last in zip(offsets[:-1], offsets[1:], strict=True))
+    return (tuple(spans[first:last]) for first, last in itertools.pairwise(offsets))
 
 
 def _split(lists: Any) -> list[NDArray[Any]]:
     values, offsets = lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
-    return [values[first:last] for first, last in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[first:last] for first, last in itertools.pairwise(offsets)]
 
 
 def _decode_row(row: dict[str, Any], spans: tuple[Span, ...]) -> Trajectory:
