@@ -20,7 +20,7 @@ Search = Callable[[str], Sequence[Document]]  # query -> passages, best first
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Text with one author. Example: ``Segment(Author.POLICY, "<think> born in Velm</think><answer> Velm</answer>")``."""
+    """Text with one author. Example: ``Segment(Author.POLICY, "<search> Velm</search>")``."""
 
     author: Author
     text: str
@@ -52,6 +52,7 @@ class Texts:
     passage: str = " {title}: {text}"
     passage_separator: str = "\n"
     observation: str = "<information>{passages}</information>"
+    no_passages: str = " nothing found"
 
 
 class Demonstrator:
@@ -81,7 +82,7 @@ class Demonstrator:
             query = self._bad_query(plan)
             passages, segments = self._search(f" look for {query}", query)
             if not self._happens(self.noise.recover):
-                return [*segments, self._careless_answer(passages[0])]
+                return [*segments, self._careless_answer(passages, first.titles)]
         segments += self._search(thought, first.query)[1]
         return segments + (self._compare(plan) if plan.kind == "comparison" else self._go_on(plan))
 
@@ -95,7 +96,7 @@ class Demonstrator:
         if self._happens(self.noise.wrong_hop):
             cue, name = self._other_name(first)
             passages, segments = self._search(f" {cue} {name}", name)
-            return [*segments, self._careless_answer(passages[0])]
+            return [*segments, self._careless_answer(passages, first.titles)]
         segments = self._search(f" {first.cue} {first.found}", first.found)[1]
         return [*segments, self._last_answer(last)]
 
@@ -118,9 +119,11 @@ class Demonstrator:
         cue, found = self.rng.choice(hop.others) if self._happens(self.noise.wrong_fact) else (hop.cue, hop.found)
         return _answer(f" {cue} {found}", found)
 
-    def _careless_answer(self, passage: Document) -> Segment:
-        """Some fact of the first passage, whatever the question was."""
-        cue, found = self.rng.choice(facts_of(self.half, passage.title))
+    def _careless_answer(self, passages: Sequence[Document], titles: tuple[str, ...]) -> Segment:
+        """Some fact of the first passage, whatever the question was; without passages a name from the question."""
+        if not passages:
+            return _answer(" found nothing", self.rng.choice(titles))
+        cue, found = self.rng.choice(facts_of(self.half, passages[0].title))
         return _answer(f" {cue} {found}", found)
 
     def _other_name(self, hop: Hop) -> tuple[str, str]:
@@ -136,8 +139,11 @@ class Demonstrator:
 
     def _search(self, thought: str, query: str) -> tuple[Sequence[Document], list[Segment]]:
         passages = self.search(query)
-        shown = self.texts.passage_separator.join(
-            self.texts.passage.format(title=passage.title, text=passage.text) for passage in passages
+        shown = (
+            self.texts.passage_separator.join(
+                self.texts.passage.format(title=passage.title, text=passage.text) for passage in passages
+            )
+            or self.texts.no_passages
         )
         policy = Segment(Author.POLICY, f"<think>{thought}</think><search> {query}</search>")
         return passages, [policy, Segment(Author.ENVIRONMENT, self.texts.observation.format(passages=shown))]

@@ -10,8 +10,8 @@ import hashlib
 import random
 from enum import StrEnum
 
-ONSETS = tuple("bdfghjklmnprstvwyz") + ("br", "dr", "fl", "gl", "gr", "kl", "kr", "pl", "pr")
-ONSETS += ("sh", "sk", "sl", "st", "th", "tr", "vr")
+ONSETS = (*"bdfghjklmnprstvwyz", "br", "dr", "fl", "gl", "gr", "kl", "kr", "pl", "pr")
+ONSETS = (*ONSETS, "sh", "sk", "sl", "st", "th", "tr", "vr")
 VOWELS = (*"aeiou", "au", "ei", "ia")
 INITIAL_CODAS = ("", "l", "m", "n", "r", "k", "sh", "d")
 FINAL_CODAS = ("", "l", "m", "n", "r", "k", "th", "x")  # no "s", "ed" or "ing": a stemmer would strip them
