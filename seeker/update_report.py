@@ -74,7 +74,7 @@ def make_report(
 def mismatch_metrics(batch: Batch, trainer_logprobs: NDArray[np.float32]) -> dict[str, float]:
     """How far trainer and sampler disagree at the sampled version; all raw, whether or not a correction is on."""
     mask = batch.loss_mask
-    gaps = np.where(mask, trainer_logprobs - np.where(mask, batch.sampler_logprobs, 0.0), 0.0).astype(np.float64)
+    gaps = np.where(mask, trainer_logprobs - batch.sampler_logprobs, 0.0).astype(np.float64)
     sizes = np.abs(gaps[mask])
     log_weights = np.add.reduceat(gaps, batch.offsets[:-1])  # [B]
     return {

@@ -10,7 +10,8 @@
 8.  Several updates per batch use log-probs computed before the first; then the ratio leaves 1 and is clipped.
 9.  The KL term needs a reference policy, is 0 at the start, and keeps the policy nearer to it.
 10. bf16 compute trains too; learning-rate warm-up is linear; gradients are clipped.
-11. Metrics mean what they say (effective sample size, mismatch, clipped fraction).
+11. Cut into micro-batches, a batch makes the policy that it makes whole.
+12. Metrics mean what they say (effective sample size, mismatch, clipped fraction).
 """
 
 from __future__ import annotations
@@ -200,6 +201,17 @@ def test_two_ranks_make_what_one_makes() -> None:
     for name, tensor in alone._masters.state().items():
         if name.startswith("exp_avg/"):
             torch.testing.assert_close(pair[0]._masters.state()[name], tensor, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("objective", [{"micro_batch_tokens": 40}, {"micro_batch_tokens": 60, "layout": "packed"}])
+def test_micro_batches_make_what_the_whole_batch_makes(objective: dict[str, Any]) -> None:
+    cut, whole = make_trainer(objective=objective), make_trainer()
+    found, expected = (trainer.update(make_batch(9)).metrics for trainer in (cut, whole))
+    assert len(cut._rows(make_batch(9))) > 2
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    for name, tensor in whole._masters.state().items():
+        if name.startswith("exp_avg/"):
+            torch.testing.assert_close(cut._masters.state()[name], tensor, rtol=1e-4, atol=1e-7)
 
 
 def test_several_updates_leave_the_sampled_policy_and_are_clipped() -> None:
