@@ -116,4 +116,4 @@ def _section(line: str) -> str:
 
 
 def _only_logs(names: list[str]) -> bool:
-    return all(name in ("logs", "prepared") or name.endswith(".log") for name in names)
+    return all(name == "logs" or name.endswith(".log") for name in names)

@@ -1,7 +1,8 @@
 """The training flow on a scripted cluster whose services run in this process.
 
 1. A run goes through: every step is committed with its files, metrics of every name, evaluations before and after.
-2. A run started again is over at once; killed before a commit, it goes on and ends as an uninterrupted one.
+2. A run started again is over at once; killed before a commit, it goes on and ends as an uninterrupted one: finished
+   phases come from Prefect's results, finished calls from the step's folder.
 3. A trainer that is lost between update and publish is rebuilt from checkpoint and batches: the same policy.
 4. A rollout call that fails is done again; the step's metrics are those of a run without trouble.
 5. A question whose search always fails costs its group only; more than half of a step lost is a clear error.
@@ -10,7 +11,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from flows.train import train
 from seeker.errors import CallError, ClusterError, InfrastructureError, RunDirectoryError
 from seeker.runs import load_run, published_manifest, read_evaluations, read_latest, read_manifest, read_metrics
 from tasks.cluster import use_cluster
-from tests.flows.fake_cluster import FakeCluster, Script
+from tests.flows.fake_cluster import FakeCluster
 from tests.flows.tiny_run import tiny_config
+from tests.flows.whole import copy_inputs, outcome, run_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -52,56 +53,6 @@ NAMES = (
     "seconds/publish",
     "seconds/orchestration",
 )
-
-
-def no_trouble(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    pass
-
-
-def run_flow(folder: Path, script: Script = no_trouble, **changes: Any) -> tuple[Path, FakeCluster]:
-    """The flow on a fresh scripted cluster."""
-    config = tiny_config(folder, **changes)
-    prepared = prepare(config, str(folder / "prepared"))
-    cluster = FakeCluster(script)
-    with use_cluster(cluster):  # type: ignore[arg-type]
-        told = train(config, "tiny", prepared)
-    return Path(told["run"]), cluster
-
-
-def outcome(root: Path) -> dict[str, Any]:
-    """What must be equal between a run with and one without interruption: metrics but times, evaluations, policy."""
-    run = load_run(root)
-    rows = [
-        {
-            name: value
-            for name, value in row.items()
-            if not name.startswith(("seconds/", "rollout/", "publish/", "step_"))
-        }
-        for row in read_metrics(root)
-    ]
-    evaluations = [{name: value for name, value in each.items() if name != "seconds"} for each in read_evaluations(run)]
-    latest = read_latest(run)
-    assert latest is not None
-    return {
-        "rows": rows,
-        "evaluations": evaluations,
-        "digest": published_manifest(run, latest.policy_version)["digest"],
-    }
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory, prefect_server: None) -> Path:
-    return run_flow(tmp_path_factory.mktemp("whole"))[0]
-
-
-def copy_inputs(source: Path, target: Path) -> None:
-    """The same policy and questions: a run is compared with another on equal inputs."""
-    for name in ("policy", "questions.jsonl", "prepared"):
-        path = source / name
-        if path.is_dir():
-            shutil.copytree(path, target / name)
-        else:
-            shutil.copy(path, target / name)
 
 
 def test_a_run_commits_every_step_with_all_its_metrics(uninterrupted: Path) -> None:
@@ -153,8 +104,25 @@ def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted
     latest = read_latest(load_run(tmp_path / "run"))
     assert latest is not None
     assert latest.step == 0
+    root, cluster = run_flow(tmp_path)
+    assert [kwargs for _, _, kwargs in cluster.services["rollout-tiny"].calls if kwargs["group_size"] > 1] == []
+    assert [method for method, _, _ in cluster.services["trainer-tiny"].calls].count("update") == 0
+    assert outcome(root) == outcome(uninterrupted)
+
+
+def test_finished_calls_of_a_step_that_died_are_taken_from_its_folder(uninterrupted: Path, tmp_path: Path) -> None:
+    def die(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method == "rollout" and kwargs["step"] == 1 and kwargs["group_size"] > 1 and len(dead) < 2:
+            dead.append(args[0][0]["id"])
+            if len(dead) == 2:
+                raise KeyError("the process is gone")
+
+    dead: list[str] = []
+    copy_inputs(uninterrupted.parent, tmp_path)
+    with pytest.raises(CallError, match="gone"):
+        run_flow(tmp_path, die)
     root, _ = run_flow(tmp_path)
-    assert load_run(root).events.count("call_reused") == 2
+    assert load_run(root).events.count("call_reused") == 1
     assert outcome(root) == outcome(uninterrupted)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seeker.config import RunConfig
+from seeker.config import RewardConfig, RunConfig
+from seeker.rewards import score_group
+from seeker.types import Question, Trajectory
 from tests.rollout.tiny import make_model, make_tokenizer
 
 FILMS = ("Ama", "Boro", "Cid", "Dune", "Eos", "Fado", "Gil", "Hum", "Ivo", "Jin", "Kem", "Lua")
@@ -65,17 +69,14 @@ def tiny_config(folder: Path, **changes: Any) -> RunConfig:
         "optimizer": {"learning_rate": 1e-3},
         "evaluation": {"every": 1, "num_questions": 3},
         "checkpoint": {"every": 1},
+        "cluster": {"trainer_threads": 1},
     }
     for name, value in changes.items():
         settings[name] = {**settings.get(name, {}), **value} if isinstance(value, dict) else value
     return RunConfig.model_validate(settings)
 
 
-def reward_by_tokens(question: Any, trajectories: Any, config: Any) -> list[Any]:
+def reward_by_tokens(question: Question, trajectories: Sequence[Trajectory], config: RewardConfig) -> list[Trajectory]:
     """The usual terms; the reward is what a random policy varies in: the tokens it wrote."""
-    from dataclasses import replace
-
-    from seeker.rewards import score_group
-
     scored = score_group(question, trajectories, config)
     return [replace(each, reward=float(sum(int(span.token_ids.sum()) for span in each.spans) % 7)) for each in scored]
