@@ -25,7 +25,6 @@ from seeker.cluster.resources import Resources, parse_resources
 from seeker.cluster.service import Service
 from seeker.cluster.session import CANCEL_NAME, CONTEXT_NAME, ApplicationPlan, SessionPlan, runner_context
 from seeker.cluster.settings import ClusterSettings
-from seeker.cluster.untyped import runner_types
 from seeker.errors import ClusterError, ConfigError
 
 __all__ = ["Call", "Cluster", "ClusterSettings", "ObjectHandle", "ObjectStore", "Service", "gather", "open_cluster"]
@@ -46,7 +45,6 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
         return Cluster(settings, endpoint, settings.resolved_cache_endpoint(), None)
     embedded = EmbeddedCluster(settings)
     try:
-        runner_types()  # half a second of imports, while the cluster starts
         description = embedded.wait_ready(_START_DEADLINE_S)
         return Cluster(settings, description["endpoint"], description["cache_endpoint"], embedded)
     except BaseException:

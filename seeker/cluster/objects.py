@@ -123,6 +123,8 @@ class FlightObjects:
         self._lock = threading.Lock()
 
     def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
+        if prefix.count("/") != 1:
+            raise ClusterError(f"object prefix {prefix!r}: expected <app>/<session>")
         self.prefixes.add(prefix)
         path = prefix if name is None else f"{prefix}/{name}"
         return self._write(self.endpoint, path, flight.FlightDescriptor.for_path(path), data)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
 import json
 import pickle
 from dataclasses import dataclass
@@ -16,15 +15,16 @@ from typing import Any
 from seeker.cluster import starter, wire
 from seeker.cluster.objects import ObjectHandle
 from seeker.cluster.resources import Resources
-from seeker.cluster.untyped import bson, runner_types
+from seeker.cluster.untyped import bson
 
 RUNNER_ARGUMENTS = ("-m", "flamepy.runner.runpy")
 CONTEXT_NAME, CANCEL_NAME = "runner-context", "cancel"
 
 _CLOUDPICKLE_PREFIX = b"FLM\x00"  # how the SDK marks a pickled payload in the object cache
-_CLASS_FROM_SOURCE = (
-    "(lambda space: (exec(source, space), space['configured'](setup))[1])({'__name__': 'seeker_starter'})"
-)
+_TYPES = "__import__('flamepy.runner.types', fromlist=['types'])"
+_STARTER = "(lambda space: (exec(source, space), space['configured'](setup))[1])({'__name__': 'seeker_starter'})"
+_RUNNER_CONTEXT = f"{_TYPES}.RunnerContext(execution_object={_STARTER}, autoscale=False, warmup=1)"
+_RUNNER_REQUEST = f"{_TYPES}.RunnerRequest(method='call', args=(request,))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +85,29 @@ class SessionPlan:
         return wire.frontend.OpenSessionRequest(session_id=self.id, session=spec)
 
 
+class Expression:
+    """Pickles as a Python expression that is evaluated where it is unpickled.
+
+    So the SDK's types are named without importing the SDK here (half a second), and code travels as source.
+    """
+
+    def __init__(self, text: str, **names: Any) -> None:
+        self._text = text
+        self._names = names
+
+    def __reduce__(self) -> tuple[Any, tuple[str, dict[str, Any]]]:
+        return eval, (self._text, self._names)
+
+
 def runner_context(setup: dict[str, Any]) -> bytes:
-    """The session's common data object: a `RunnerContext` holding the starter class, by its source."""
-    context = runner_types().RunnerContext(execution_object=starter.Starter, autoscale=False, warmup=1)
-    file = io.BytesIO()
-    _StarterPickler(file, setup).dump(context)
-    return _CLOUDPICKLE_PREFIX + pickle.dumps(file.getvalue())
-
-
-class _StarterPickler(pickle.Pickler):
-    """Pickles the starter class as its source, which any Python version can run; all else as usual."""
-
-    def __init__(self, file: io.BytesIO, setup: dict[str, Any]) -> None:
-        super().__init__(file)
-        self._setup = setup
-
-    def reducer_override(self, obj: Any) -> Any:
-        if obj is starter.Starter:
-            source = inspect.getsource(starter)
-            return eval, (_CLASS_FROM_SOURCE, {"source": source, "setup": self._setup})
-        return NotImplemented
+    """The session's common data object: a `RunnerContext` that holds the starter class, by its source."""
+    context = Expression(_RUNNER_CONTEXT, source=inspect.getsource(starter), setup=setup)
+    return _CLOUDPICKLE_PREFIX + pickle.dumps(pickle.dumps(context))
 
 
 def pickle_request(method: str, arguments: bytes, seconds: float, end: float | None) -> bytes:
     """The input of a call: the starter's one method, its request inside a tuple so that it is not taken for a ref."""
-    request = (method, arguments, seconds, end)
-    return pickle.dumps(runner_types().RunnerRequest(method="call", args=(request,)))
+    return pickle.dumps(Expression(_RUNNER_REQUEST, request=(method, arguments, seconds, end)))
 
 
 def unpickle_reply(data: memoryview) -> dict[str, Any]:

@@ -8,8 +8,3 @@ from typing import Any
 arrow: Any = import_module("pyarrow")
 flight: Any = import_module("pyarrow.flight")
 bson: Any = import_module("bson")
-
-
-def runner_types() -> Any:
-    """`flamepy.runner.types`, which brings half a second of imports with it."""
-    return import_module("flamepy.runner.types")

@@ -350,10 +350,17 @@ def test_gangs_never_hold_half(cluster: Cluster, plain: str) -> None:
 
 
 def test_bind_failures_are_events(plain: str) -> None:
-    opened = flamepy.create_session(plain, common_data=b"refuse", max_instances=1)
+    flamepy.register_application("broken", {"command": "/bin/false"})
+    opened = flamepy.create_session("broken", max_instances=1)
     opened.create_task(b"a")
-    wait_until(lambda: len(flamepy.get_session(opened.id).events) == 6, 60, "five 1001 and a 1002")
+    wait_until(lambda: len(flamepy.get_session(opened.id).events) == 6, 30, "five 1001 and a 1002")
     events = flamepy.get_session(opened.id).events
     assert [event.code for event in events] == [1001] * 5 + [1002]
-    assert "failed to bind session with return_code <12>: cannot enter this session" in events[0].message
+    assert "return_code <11>: the process exited with code 1 before it opened its socket" in events[0].message
     opened.close()
+    refused = flamepy.create_session(plain, common_data=b"refuse", max_instances=1)
+    refused.create_task(b"a")
+    wait_until(lambda: len(flamepy.get_session(refused.id).events) > 0, 30, "the refusal")
+    text = flamepy.get_session(refused.id).events[0].message
+    assert "failed to bind session with return_code <12>: cannot enter this session" in text
+    refused.close()
