@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -32,9 +34,9 @@ def make_model(vocabulary_size: int, seed: int) -> LlamaForCausalLM:
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=0,
-        attn_implementation="eager",  # under bf16 autocast on a CPU faster than sdpa, by a third
     )
     model = LlamaForCausalLM(config)
+    model.set_attn_implementation("eager")  # under bf16 autocast on a CPU a third faster than sdpa
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(EMBEDDING_STD / config.initializer_range)
         for head, distance in ((0, 1), (1, 2)):
@@ -42,12 +44,12 @@ def make_model(vocabulary_size: int, seed: int) -> LlamaForCausalLM:
     return model
 
 
-def _look_back_(model: LlamaForCausalLM, head: int, distance: int) -> None:
+def _look_back_(model: Any, head: int, distance: int) -> None:
     """Biases that make a head of the first layer attend `distance` tokens back, whatever the tokens are.
 
     Copying a name goes on from where its syllable stood before, which needs to know each token's predecessor. Training
-    finds such heads by itself, but slowly: with them reading is learned in a third of the time.
-    The key bias is a constant; the query bias is the same turned back by `distance` positions, so that both agree there.
+    finds such heads by itself, but slowly: with them reading is learned in a third of the time. The key bias is a
+    constant, the query bias the same turned back by `distance` positions: there both agree.
     """
     attention, angles = model.model.layers[0].self_attn, model.model.rotary_emb.inv_freq * distance
     size = HIDDEN // HEADS

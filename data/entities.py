@@ -9,6 +9,7 @@ from data.words import Pool, WordMaker
 from seeker.types import Document
 
 FIRST_YEAR, LAST_YEAR = 1800, 1999
+FIRST_FILM_YEAR = 1940  # few enough years for a small policy to learn their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def make_half(seed: int, pool: Pool, sizes: Sizes) -> Half:
     people = _couples(rng, maker, list(towns), sizes)
     directors = list(people)[: sizes.directors]
     films = {
-        title: Film(title, _year(rng), directors[number % len(directors)], rng.choice(list(studios)))
+        title: Film(title, _year(rng, FIRST_FILM_YEAR), directors[number % len(directors)], rng.choice(list(studios)))
         for number, title in enumerate(maker.words(sizes.films))
     }
     texts = _texts(rng, regions, towns, studios, people, films)
@@ -97,8 +98,8 @@ def make_half(seed: int, pool: Pool, sizes: Sizes) -> Half:
     return Half(pool, towns, studios, people, films, documents)
 
 
-def _year(rng: random.Random) -> int:
-    return rng.randint(FIRST_YEAR, LAST_YEAR)
+def _year(rng: random.Random, first: int = FIRST_YEAR) -> int:
+    return rng.randint(first, LAST_YEAR)
 
 
 def _couples(rng: random.Random, maker: WordMaker, towns: list[str], sizes: Sizes) -> dict[str, Person]:

@@ -168,10 +168,10 @@ KINDS: dict[str, tuple[Callable[[Half, random.Random], Plan], float]] = {
 TWO_HOP_KINDS = ("birthplace", "birth_year", "spouse", "studio_town", "region")
 
 
-def make_plans(half: Half, rng: random.Random, count: int) -> list[Plan]:
+def make_plans(half: Half, rng: random.Random, count: int, shares: dict[str, float] | None = None) -> list[Plan]:
     """`count` plans with different texts, kinds in their shares, in random order."""
     plans: dict[str, Plan] = {}
-    left = _counts(count)
+    left = _counts(count, shares or {kind: share for kind, (_, share) in KINDS.items()})
     while any(left.values()):
         for kind, missing in left.items():
             if missing:
@@ -183,9 +183,9 @@ def make_plans(half: Half, rng: random.Random, count: int) -> list[Plan]:
     return ordered
 
 
-def _counts(count: int) -> dict[str, int]:
+def _counts(count: int, shares: dict[str, float]) -> dict[str, int]:
     """How many questions of each kind: whole numbers by share, what is left over to the first kinds."""
-    counts = {kind: int(count * share) for kind, (_, share) in KINDS.items()}
+    counts = {kind: int(count * share) for kind, share in shares.items()}
     for kind in list(counts)[: count - sum(counts.values())]:
         counts[kind] += 1
     return counts

@@ -6,16 +6,16 @@ import hashlib
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from data.architecture import make_model
 from data.demonstrations import CLEAN, Demonstrator, Noise, Search
 from data.entities import Half, Sizes, make_half
 from data.kinds import make_plans
-from data.architecture import make_model
 from data.supervised import Example, Phase, encode, train
 from data.tokenizer import train_tokenizer
 from data.words import Pool
@@ -23,14 +23,17 @@ from seeker.config import IndexConfig
 from seeker.retrieval.bm25 import Bm25Index, build_index
 from seeker.types import Document
 
-READ = Phase("read", steps=1000, learning_rate=4e-3, environment_weight=0.3)
+READ = Phase("read", steps=1200, learning_rate=4e-3, environment_weight=0.3)
 MISLEAD = Phase("mislead", steps=300, learning_rate=1e-3, environment_weight=0.05)
 NOISE = Noise(no_search=0.1, bad_query=0.25, recover=0.5, stop_early=0.6, wrong_hop=0.25, wrong_fact=0.25)
 TOP_K = 2  # passages, as in the laptop preset
 TOKENIZER_WORLDS = range(1000, 1040)
-WORLDS_PER_SEED = 10_000  # the worlds of policy seed s begin at s * 10_000: none is a preset's or a test's
+FIRST_WORLD, WORLDS_PER_SEED = 100_000, 10_000  # apart from the worlds of presets and tests
 MISLEAD_OFFSET = 5_000
 QUESTIONS_PER_WORLD = 1500
+# More of what is hard to read: comparing takes many examples.
+SHARES = {"director": 0.1, "birthplace": 0.11, "birth_year": 0.14, "spouse": 0.11, "studio_town": 0.11, "region": 0.11}
+SHARES["comparison"] = 1 - sum(SHARES.values())
 WEIGHTS, DIGEST = "model.safetensors", "DIGEST.json"
 
 
@@ -40,11 +43,11 @@ def make_policy(seed: int, folder: Path, read: Phase = READ, mislead: Phase = MI
     rng = random.Random(f"policy/{seed}")
     tokenizer = train_tokenizer(tokenizer_texts())
     model = make_model(len(tokenizer), seed)
-    first_world = seed * WORLDS_PER_SEED
+    first_world = FIRST_WORLD + seed * WORLDS_PER_SEED
     with tempfile.TemporaryDirectory() as indexes:
         for phase, noise, world in ((read, CLEAN, first_world), (mislead, NOISE, first_world + MISLEAD_OFFSET)):
             train(model, examples(world, noise, tokenizer, rng, Path(indexes)), phase, rng, report)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.bfloat16().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_digest(folder, seed)
     return folder
@@ -66,7 +69,7 @@ def examples(world: int, noise: Noise, tokenizer: Any, rng: random.Random, index
     while True:
         half = make_half(world, Pool.TRAIN, Sizes())
         demonstrator = Demonstrator(half, searcher(half, indexes), noise, rng)
-        for plan in make_plans(half, rng, QUESTIONS_PER_WORLD):
+        for plan in make_plans(half, rng, QUESTIONS_PER_WORLD, SHARES):
             yield encode(demonstrator.write(plan), tokenizer)
         world += 1
 
