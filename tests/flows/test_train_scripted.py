@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ import pytest
 from flows.prepare import prepare
 from flows.train import train
 from seeker.errors import CallError, ClusterError, InfrastructureError, RunDirectoryError
+from seeker.questions import read_questions
 from seeker.runs import load_run, published_manifest, read_evaluations, read_latest, read_manifest, read_metrics
-from tasks.cluster import use_cluster
+from tasks.cluster import Session, start_rollouts, use_cluster
+from tasks.rollouts import produce_rollouts
 from tests.flows.fake_cluster import FakeCluster
 from tests.flows.tiny_run import tiny_config
 from tests.flows.whole import copy_inputs, outcome, run_flow
@@ -110,20 +113,31 @@ def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted
     assert outcome(root) == outcome(uninterrupted)
 
 
-def test_finished_calls_of_a_step_that_died_are_taken_from_its_folder(uninterrupted: Path, tmp_path: Path) -> None:
-    def die(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if method == "rollout" and kwargs["step"] == 1 and kwargs["group_size"] > 1 and len(dead) < 2:
-            dead.append(args[0][0]["id"])
-            if len(dead) == 2:
-                raise KeyError("the process is gone")
-
-    dead: list[str] = []
+def test_finished_calls_are_taken_from_the_steps_folder_and_damaged_ones_done_again(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
     copy_inputs(uninterrupted.parent, tmp_path)
-    with pytest.raises(CallError, match="gone"):
-        run_flow(tmp_path, die)
-    root, _ = run_flow(tmp_path)
+    root = tmp_path / "run"
+    shutil.copytree(uninterrupted, root)
+    damaged = root / "steps" / "000000" / "rollouts" / "call-001.parquet"
+    before = damaged.read_bytes()
+    damaged.write_bytes(before[:-1])
+    session = open_session(root)
+    told = produce_rollouts(session, 0)
+    assert len(session.rollouts.calls) == 1  # type: ignore[attr-defined]
     assert load_run(root).events.count("call_reused") == 1
-    assert outcome(root) == outcome(uninterrupted)
+    assert told["calls"] == read_manifest(load_run(root), 0)["rollouts"]
+    assert damaged.read_bytes() == before
+
+
+def open_session(root: Path) -> Session:
+    """A session on the run at `root` whose rollout executors hold the starting policy."""
+    run = load_run(root)
+    prepared = run.describe()["prepared"]
+    cluster: Any = FakeCluster()
+    rollouts = start_rollouts(cluster, run.config, Path(prepared["index"]), "rollout")
+    questions = [read_questions(prepared[name]) for name in ("train", "heldout")]
+    return Session(run, cluster, rollouts, rollouts, *questions)
 
 
 def test_a_trainer_lost_between_update_and_publish_is_rebuilt(uninterrupted: Path, tmp_path: Path) -> None:
