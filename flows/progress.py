@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -24,7 +23,7 @@ class StepProgress:
     def __init__(self, run_id: str, first: int, steps: int, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._steps = steps
-        self._ends: deque[float] = deque([time.perf_counter()], maxlen=WINDOW + 1)
+        self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -49,7 +48,7 @@ class StepProgress:
         self._bar.update(self._task, description=f"step {step + 1}")
 
     def end(self, step: int, metrics: Json) -> None:
-        self._ends.append(time.perf_counter())
+        self._seconds.append(metrics["seconds/step"])
         left = self._left(step + 1)
         self._bar.update(self._task, advance=1, left=left)
         self._bar.console.print(f"{step_line(step, self._steps, metrics)}  {left}")
@@ -60,8 +59,7 @@ class StepProgress:
             self._bar.console.print(evaluation_line(evaluation))
 
     def _left(self, done: int) -> str:
-        per_step = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-        return describe_left(per_step * (self._steps - done))
+        return describe_left(sum(self._seconds) / len(self._seconds) * (self._steps - done))
 
 
 def print_evaluations(evaluations: Sequence[Json]) -> None:
