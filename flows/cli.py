@@ -154,7 +154,7 @@ def _add_evaluate(parser: _Parser) -> None:
     parser.add_argument(
         "--mode", action="append", choices=("greedy", "sampled"), help="default greedy; repeat the flag for both"
     )
-    parser.add_argument("--preset", default="laptop", help="protocol and corpus for a policy folder (default: laptop)")
+    parser.add_argument("--preset", help="protocol and corpus for a policy folder (default: laptop); a run has its own")
     _add_set(parser)
 
 

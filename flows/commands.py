@@ -6,70 +6,57 @@ from argparse import Namespace
 from pathlib import Path
 
 from flows.cli import config_flags
-from flows.environment import prepare_environment, run_quietly
+from flows.environment import flow_environment
 from seeker.config import RunConfig
-from seeker.presets import load_config
+from seeker.errors import ConfigError
+from seeker.presets import load_config, locate
+from seeker.show.reading import find_run, read_run
+from seeker.show.samples import read_samples
+from seeker.show.terminal import print_run
 
 
 def prepare(arguments: Namespace) -> None:
     config = _config(arguments)
-    _start()
-    from flows.prepare import prepare as flow
-
-    with run_quietly():
-        prepared = flow(config)
+    with flow_environment("flows.prepare") as flows:
+        prepared = flows.prepare(config)
     print(f"prepared in {Path(prepared['corpus']).parent}")
 
 
 def train(arguments: Namespace) -> None:
     config = _config(arguments)
-    _start()
-    from flows.pipeline import pipeline as flow
-
-    with run_quietly():
-        flow(config)
+    with flow_environment("flows.pipeline") as flows:
+        done = flows.pipeline(config)
+    print(f"look at it: seeker show {done['run']}")
 
 
 def evaluate(arguments: Namespace) -> None:
     root = _run_or_folder(arguments.run)
     is_run = (root / "run.json").is_file()
-    config = None if is_run else load_config(arguments.preset, arguments.overrides)
-    _start()
-    from flows.evaluate import EvaluateRequest
-    from flows.evaluate import evaluate as flow
-
-    request = EvaluateRequest(
-        run=str(root),
-        version=arguments.version,
-        questions=arguments.questions,
-        num_questions=arguments.num_questions,
-        modes=tuple(arguments.mode or ["greedy"]),
-        config=config,
-    )
-    with run_quietly():
-        flow(request)
+    if is_run and (arguments.preset or arguments.overrides):
+        raise ConfigError(f"--preset and --set are for a policy folder: {root} is a run and brings its own protocol")
+    config = None if is_run else load_config(arguments.preset or "laptop", arguments.overrides)
+    with flow_environment("flows.evaluate") as flows:
+        flows.evaluate(
+            flows.EvaluateRequest(
+                run=str(root),
+                version=arguments.version,
+                questions=arguments.questions,
+                num_questions=arguments.num_questions,
+                modes=tuple(arguments.mode or ["greedy"]),
+                config=config,
+            )
+        )
 
 
 def export(arguments: Namespace) -> None:
-    from seeker.show.reading import find_run
-
     root = find_run(arguments.run)
-    _start()
-    from flows.export import ExportRequest
-    from flows.export import export as flow
-
-    with run_quietly():
-        done = flow(ExportRequest(run=str(root), version=arguments.version, out=arguments.out))
+    with flow_environment("flows.export") as flows:
+        done = flows.export(flows.ExportRequest(run=str(root), version=arguments.version, out=arguments.out))
     print(f"policy version {done['policy_version']} exported to {done['path']}")
     print(f"reloaded by transformers: the same {done['compared_tokens']} tokens on greedy questions")
 
 
 def show(arguments: Namespace) -> None:
-    from seeker.presets import locate
-    from seeker.show.reading import find_run, read_run
-    from seeker.show.samples import read_samples
-    from seeker.show.terminal import print_run
-
     view = read_run(find_run(arguments.run))
     policy = locate(view.config.policy.path)
     samples = read_samples(view.root, policy, arguments.trajectories, arguments.step)
@@ -86,20 +73,10 @@ def show(arguments: Namespace) -> None:
         print(f"page: {arguments.html}")
 
 
-def _start() -> None:
-    """Prefect's settings; a word on the wait, which is Prefect's server coming up."""
-    if prepare_environment() is not None:
-        print(
-            "starting Prefect on this machine (some 10 seconds; PREFECT_API_URL names a server instead) …", flush=True
-        )
-
-
 def _config(arguments: Namespace) -> RunConfig:
     return load_config(arguments.preset, arguments.overrides, **config_flags(arguments))
 
 
 def _run_or_folder(text: str) -> Path:
     """A policy folder as it is, else a run directory."""
-    from seeker.show.reading import find_run
-
     return Path(text) if (Path(text) / "config.json").is_file() else find_run(text)

@@ -23,6 +23,7 @@ from flows.cli import config_flags, describe, main, parse
 from flows.environment import KnownErrors, prepare_environment
 from seeker.errors import CallError, ClusterError, ConfigError, DataError, RunDirectoryError
 from seeker.presets import load_config, project_root
+from tests.surface.fake_run import make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -124,6 +125,12 @@ def test_a_refusal_by_an_executor_reads_like_one_of_ours() -> None:
     assert describe(CallError(remote, "seeker.errors.PolicyError")) == ("rollout#1: PolicyError: 512 positions", 2)
     assert describe(CallError(remote, "seeker.errors.RetrievalError"))[1] == 1
     assert describe(CallError(remote, "ZeroDivisionError")) == (remote, 1)
+
+
+def test_a_run_brings_its_own_protocol(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path, steps=1)
+    assert main(["evaluate", str(tmp_path), "--set", "rollout.top_k=3"]) == 2
+    assert "brings its own protocol" in capsys.readouterr().err
 
 
 def test_an_unexpected_error_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
