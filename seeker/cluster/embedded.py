@@ -18,33 +18,42 @@ from seeker.cluster.settings import ClusterSettings
 from seeker.errors import ClusterError, DeadlineError
 
 _STOP_DEADLINE_S = 10.0
+_LOG_TAIL_BYTES = 2000
 
 
 class EmbeddedCluster:
-    """The process ends when the pipe to its stdin does: on `stop`, and whenever this process is gone."""
+    """The process ends when the pipe to its stdin does: on `stop`, and whenever this process is gone.
+
+    Its log is ``cluster.log`` in the log directory, beside those of executors and services; without a log directory
+    all logs are private and go with the cluster.
+    """
 
     def __init__(self, settings: ClusterSettings) -> None:
-        self._log_dir = Path(settings.log_dir or tempfile.mkdtemp(prefix="seeker-logs-")).absolute()
-        self._owns_log_dir = settings.log_dir is None
-        self._log_dir.mkdir(parents=True, exist_ok=True)
-        self.log_dir = str(self._log_dir)
         line = [sys.executable, "-m", "seeker.cluster.local", "--python", settings.executor_python()]
-        line += ["--slots", str(settings.slots), "--log-dir", self.log_dir]
+        line += ["--slots", str(settings.slots)]
+        if settings.log_dir is None:
+            self._log = tempfile.TemporaryFile()
+        else:
+            directory = Path(settings.log_dir).absolute()
+            directory.mkdir(parents=True, exist_ok=True)
+            self._log = open(directory / "cluster.log", "ab+")  # noqa: SIM115 (closed by `stop`)
+            line += ["--log-dir", str(directory)]
         environment = dict(os.environ)
         paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        with (self._log_dir / "cluster.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                line,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # a Ctrl-C reaches us first, and we end it in order
-            )
+        self.process = subprocess.Popen(
+            line,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C reaches us first, and we end it in order
+        )
+        self.root: Path | None = None  # its private directory
+        self.log_dir = ""
 
     def wait_ready(self, deadline_s: float) -> dict[str, Any]:
-        """The cluster's own description: endpoints, pid, private directory."""
+        """The cluster's own description: endpoints, pid, directories."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + deadline_s
         data = b""
@@ -57,7 +66,8 @@ class EmbeddedCluster:
                 raise ClusterError(f"the embedded cluster ended while starting{self._log_tail()}")
             data += chunk
         description: dict[str, Any] = json.loads(data)
-        self._root = Path(description["root"])
+        self.root = Path(description["root"])
+        self.log_dir = description["log_dir"]
         return description
 
     def is_alive(self) -> bool:
@@ -78,12 +88,12 @@ class EmbeddedCluster:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
-        root = getattr(self, "_root", None)
-        if root is not None:
-            shutil.rmtree(root, ignore_errors=True)  # left only when it was killed
-        if self._owns_log_dir:
-            shutil.rmtree(self._log_dir, ignore_errors=True)
+        self._log.close()
+        if self.root is not None:
+            shutil.rmtree(self.root, ignore_errors=True)  # left only when it was killed
 
     def _log_tail(self) -> str:
-        text = (self._log_dir / "cluster.log").read_text(errors="replace")[-2000:].strip()
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_TAIL_BYTES))
+        text = self._log.read().decode("utf-8", "replace").strip()
         return f"\n{text}" if text else ""

@@ -212,10 +212,14 @@ def _executor_id() -> str:
 
 
 def _log_path(setup: dict[str, Any]) -> str:
-    """In the driver's log directory where this node has it, else in a temporary one."""
+    """In the driver's log directory where this node has it, else in the executor's own, which goes with it."""
     name = f"{setup['name']}-{_executor_id()[:8]}.log"
-    try:
-        os.makedirs(setup["log_dir"], exist_ok=True)
-    except (OSError, TypeError):
-        return os.path.join(tempfile.gettempdir(), f"seeker-{os.getpid()}-{name}")
-    return os.path.join(setup["log_dir"], name)
+    for directory in (setup["log_dir"], os.getcwd()):
+        try:
+            os.makedirs(directory, exist_ok=True)
+            path = os.path.join(directory, name)
+            open(path, "ab").close()
+            return path
+        except (OSError, TypeError):
+            continue
+    return os.path.join(tempfile.gettempdir(), f"seeker-{os.getpid()}-{name}")

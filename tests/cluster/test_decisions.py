@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from seeker.cluster import wire
 from seeker.cluster.client import _session_id
 from seeker.cluster.local.launch import RUNNER_ARGUMENTS, RUNNER_COMMAND, command_line
+from seeker.cluster.local.records import StateError
 from seeker.cluster.local.scheduler import next_batch
-from seeker.cluster.local.state import State, StateError
+from seeker.cluster.local.state import State
 from seeker.cluster.resources import Resources, parse_resources
 from seeker.errors import ConfigError
 

@@ -114,6 +114,16 @@ def test_missing_target_and_code_tree(cluster: Cluster, tmp_path: Path) -> None:
     service = cluster.start("x", "tests.cluster.services:Nothing", {}, resources=SMALL)
     with service, pytest.raises(CallError, match="Nothing"):
         service.call("echo", 1, deadline_s=30).result()
+    settings = ClusterSettings(
+        endpoint=cluster.endpoint,
+        cache_endpoint=cluster.describe()["cache_endpoint"],
+        code_root=str(tmp_path),
+        run_id="elsewhere",
+    )
+    with open_cluster(settings) as connected:
+        service = connected.start("x", ECHO, {}, resources=SMALL)
+        with pytest.raises(CallError, match=r"the code tree '.*' is not on node .*: name a code_root"):
+            service.call("echo", 1, deadline_s=30).result()
 
 
 def test_environment_that_cannot_start(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ with open_cluster(ClusterSettings(log_dir="logs")) as cluster:
     service = cluster.start("x", "tests.cluster.services:Echo", {}, executors=1)
     about = service.call("about", deadline_s=60).result()
     call = service.call("sleep", 600, deadline_s=600)
-    print(json.dumps({"root": str(cluster._embedded._root), **about}), flush=True)
+    print(json.dumps({"root": str(cluster._embedded.root), **about}), flush=True)
     call.result()
 """
 
@@ -64,7 +64,7 @@ def test_cluster_process_is_killed() -> None:
         service = cluster.start("x", "tests.cluster.services:Echo", {}, executors=2)
         service.call("about", deadline_s=60).result()
         process = cluster._embedded.process
-        root = cluster._embedded._root
+        root = cluster._embedded.root
         family = descendants(process.pid)
         assert len(family) >= 3
         os.kill(process.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from seeker.cluster import wire
 from seeker.cluster.local import launch
 from seeker.cluster.local.packages import Packages
 from seeker.cluster.local.process import ExecutorProcess, GoneError, ProcessError
-from seeker.cluster.local.state import SessionRecord, TaskRecord
+from seeker.cluster.local.records import SessionRecord, TaskRecord
 from seeker.cluster.resources import Resources
 
 _log = logging.getLogger("seeker.cluster.local")

@@ -10,8 +10,9 @@ from typing import Any
 import grpc
 
 from seeker.cluster import wire
+from seeker.cluster.local.records import StateError
 from seeker.cluster.local.scheduler import Scheduler
-from seeker.cluster.local.state import State, StateError
+from seeker.cluster.local.state import State
 
 # Every method below has the name that the protocol gives it.
 

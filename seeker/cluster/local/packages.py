@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from seeker.cluster.local.cache import ObjectCache
-from seeker.cluster.local.state import ApplicationRecord
+from seeker.cluster.local.records import ApplicationRecord
 
 _FETCH_DEADLINE_S = 60
 
@@ -56,4 +56,6 @@ def _unpack(data: bytes, target: Path) -> None:
         zipfile.ZipFile(io.BytesIO(data)).extractall(target)
     else:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            archive.extractall(target, filter="data")
+            if hasattr(tarfile, "data_filter"):  # not in the first releases of 3.11
+                archive.extraction_filter = tarfile.data_filter
+            archive.extractall(target)

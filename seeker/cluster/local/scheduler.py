@@ -12,7 +12,8 @@ import socket
 from typing import Any, Protocol
 
 from seeker.cluster import wire
-from seeker.cluster.local.state import SessionRecord, State
+from seeker.cluster.local.records import SessionRecord
+from seeker.cluster.local.state import State
 from seeker.cluster.resources import Resources
 
 _log = logging.getLogger("seeker.cluster.local")

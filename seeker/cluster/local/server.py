@@ -78,6 +78,7 @@ class LocalCluster:
             "pid": os.getpid(),
             "root": str(self._root),
             "node": self._scheduler.node,
+            "log_dir": str(self._executor_settings.log_dir),
             "slots": self._settings.slots,
         }
 
