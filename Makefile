@@ -18,7 +18,7 @@ PIP := -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 export OMP_NUM_THREADS ?= 1
 export PIP_PROGRESS_BAR := off
 
-.PHONY: help setup train test lint types drill bench clean
+.PHONY: help setup train test lint types drill bench learning clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,9 @@ drill: setup ## The long drills with real kills
 
 bench: setup ## Benchmarks, each a ratio in one run
 	$(DRIVER)/bin/python -m tests.benchmarks $(FLAGS)
+
+learning: setup ## Three seeds, two starting policies and the control of the laptop preset (about 25 minutes)
+	$(DRIVER)/bin/python -m tests.benchmarks.learning
 
 clean: ## Remove environments, caches and prepared data (runs are kept)
 	rm -rf $(DRIVER) $(EXECUTOR) .prefect prepared .pytest_cache .ruff_cache .hypothesis
