@@ -101,15 +101,16 @@ class Demonstrator:
         return [*segments, self._last_answer(last)]
 
     def _compare(self, plan: Plan) -> list[Segment]:
-        """Quote both years, name the earlier film, then its director (or, carelessly, another fact)."""
+        """Quote both years, say which is earlier, then that film's director (or, carelessly, another fact)."""
         hop = plan.hops[0]
         films = [self.half.films[title] for title in hop.titles]
         early = min(films, key=lambda film: film.year)
-        years = ", ".join(f"{film.title} {film.year}" for film in films)
+        years = ", ".join(f"{film.title} ({film.year})" for film in films)
+        found = f" {years}, the {'first' if early is films[0] else 'second'} {early.title}"
         fact = self.rng.choice(hop.others) if self._happens(self._slips()) else (hop.cue, hop.found)
         if fact[0] == "earlier":
-            return [_answer(f" {years}, earlier {early.title}", early.title)]
-        return [_answer(f" {years}, earlier {early.title} {fact[0]} {fact[1]}", fact[1])]
+            return [_answer(found, early.title)]
+        return [_answer(f"{found} {fact[0]} {fact[1]}", fact[1])]
 
     def _slips(self) -> float:
         """Comparison has one place to go wrong where bridges have two: its chance covers both."""
@@ -156,7 +157,7 @@ def facts_of(half: Half, title: str) -> list[tuple[str, str]]:
     """Cue and value of every fact that the document `title` tells (the region's capital is no fact anyone asks for)."""
     if title in half.films:
         film = half.films[title]
-        return [("directed by", film.director), ("produced by", film.studio), ("a film of", str(film.year))]
+        return [("directed by", film.director), ("produced by", film.studio), ("a film of the year", str(film.year))]
     if title in half.people:
         person = half.people[title]
         return [("born in", person.town), ("born in the year", str(person.year)), ("married to", person.spouse)]

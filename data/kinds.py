@@ -44,7 +44,7 @@ class Plan:
 
 
 def _film_hop(film: Film, want: str) -> Hop:
-    facts = {"directed by": film.director, "produced by": film.studio, "a film of": str(film.year)}
+    facts = {"directed by": film.director, "produced by": film.studio, "a film of the year": str(film.year)}
     return _hop(film.title, film.title, want, facts)
 
 
@@ -158,12 +158,12 @@ def _any_film(half: Half, rng: random.Random) -> Film:
 # Kind -> (maker, share of the questions). No kind can be guessed without reading: every answer is a name or a year.
 KINDS: dict[str, tuple[Callable[[Half, random.Random], Plan], float]] = {
     "director": (director, 0.16),
-    "birthplace": (birthplace, 0.15),
-    "birth_year": (birth_year, 0.12),
-    "spouse": (spouse, 0.15),
+    "birthplace": (birthplace, 0.16),
+    "birth_year": (birth_year, 0.14),
+    "spouse": (spouse, 0.16),
     "studio_town": (studio_town, 0.14),
     "region": (region, 0.14),
-    "comparison": (comparison, 0.14),
+    "comparison": (comparison, 0.10),
 }
 TWO_HOP_KINDS = ("birthplace", "birth_year", "spouse", "studio_town", "region")
 

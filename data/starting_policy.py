@@ -32,7 +32,7 @@ FIRST_WORLD, WORLDS_PER_SEED = 100_000, 10_000  # apart from the worlds of prese
 MISLEAD_OFFSET = 5_000
 QUESTIONS_PER_WORLD = 1500
 # More of what is hard to read: comparing takes many examples.
-SHARES = {"director": 0.1, "birthplace": 0.11, "birth_year": 0.14, "spouse": 0.11, "studio_town": 0.11, "region": 0.11}
+SHARES = {"director": 0.1, "birthplace": 0.13, "birth_year": 0.13, "spouse": 0.13, "studio_town": 0.13, "region": 0.13}
 SHARES["comparison"] = 1 - sum(SHARES.values())
 WEIGHTS, DIGEST = "model.safetensors", "DIGEST.json"
 

@@ -16,7 +16,7 @@ TAGS = (
     "</answer>",
 )
 END_OF_TEXT = "<|endoftext|>"  # end of sequence and padding
-VOCABULARY_SIZE = 1792
+VOCABULARY_SIZE = 1320  # with more, whole training names become entries
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary_size: int = VOCABULARY_SIZE) -> Any:
