@@ -38,7 +38,7 @@ class RecordError(SeekerError):
         unit: str = "line",
         also: tuple[str, ...] = (),
     ) -> None:
-        """`line` counts from 1 in `unit`s ("line" of a text file, "record" of a table); `also` are summaries of others."""
+        """`line` counts from 1 in `unit`s ("line" of a text file, "record" of a table); `also` summarises others."""
         self.path = str(path)
         self.line = line
         self.field = field

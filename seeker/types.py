@@ -21,8 +21,8 @@ Mask = NDArray[np.bool_]
 class Question:
     """One item of a question set.
 
-    Example: ``Question(id="q7", text="In which town was the director of Ama born?", answers=("Velm",), kind="birthplace",
-    supporting_titles=("Ama", "Iro Tal"))``.
+    Example: ``Question(id="q7", text="In which town was the director of Ama born?", answers=("Velm",),
+    kind="birthplace", supporting_titles=("Ama", "Iro Tal"))``.
     """
 
     id: str
