@@ -32,11 +32,11 @@ class EmbeddedCluster:
         line = [sys.executable, "-m", "seeker.cluster.local", "--python", settings.executor_python()]
         line += ["--slots", str(settings.slots)]
         if settings.log_dir is None:
-            self._log = tempfile.TemporaryFile()
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `stop`)
         else:
             directory = Path(settings.log_dir).absolute()
             directory.mkdir(parents=True, exist_ok=True)
-            self._log = open(directory / "cluster.log", "ab+")  # noqa: SIM115 (closed by `stop`)
+            self._log = open(directory / "cluster.log", "ab+")  # noqa: SIM115
             line += ["--log-dir", str(directory)]
         environment = dict(os.environ)
         paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
