@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from seeker.config import PromptConfig
 from seeker.errors import ConfigError
+from seeker.pieces import Piece, encode_pieces, fill, spelled_control_token
 from seeker.prompt import Tokenizer, decode, encode
 from seeker.tools import Observation
 from seeker.types import TokenIds
@@ -43,13 +44,19 @@ def render_observation(
 ) -> RenderedObservation:
     """`observation` cut to `max_tokens` tokens, wrapping included."""
     passages = observation.passages or (config.no_passages,)
-    ids = encode(tokenizer, wrap(config, config.passage_separator.join(passages), searches_spent=searches_spent))
+    is_content = bool(observation.passages)
+
+    def encoded(text: str) -> TokenIds:
+        pieces = fill(config.observation, "{passages}", text, is_content=is_content)
+        return encode_pieces(tokenizer, [*pieces, Piece(config.searches_spent)] if searches_spent else pieces)
+
+    ids = encoded(config.passage_separator.join(passages))
     if len(ids) <= max_tokens:
         return RenderedObservation(ids, len(observation.passages), is_cut=False)
     room = max_tokens - len(encode(tokenizer, wrap(config, "", searches_spent=searches_spent)))
     while room >= 0:
         kept, num_shown = _cut(passages, config.passage_separator, tokenizer, room)
-        ids = encode(tokenizer, wrap(config, kept, searches_spent=searches_spent))
+        ids = encoded(kept)
         if len(ids) <= max_tokens:
             return RenderedObservation(ids, min(num_shown, len(observation.passages)), is_cut=True)
         room -= len(ids) - max_tokens  # tokens may join differently where passages and wrapping meet
@@ -58,7 +65,7 @@ def render_observation(
 
 def _cut(passages: tuple[str, ...], separator: str, tokenizer: Tokenizer, room: int) -> tuple[str, int]:
     """The first `room` tokens of the joined passages as text, and how many passages it touches."""
-    kept = decode(tokenizer, encode(tokenizer, separator.join(passages))[:room])
+    kept = decode(tokenizer, encode_pieces(tokenizer, [Piece(separator.join(passages), is_content=True)])[:room])
     kept = kept.rstrip("\ufffd")  # a character whose bytes were cut apart
     num_shown, start = 0, 0
     for passage in passages:
@@ -70,7 +77,16 @@ def _cut(passages: tuple[str, ...], separator: str, tokenizer: Tokenizer, room: 
 
 
 def check_limits(config: PromptConfig, tokenizer: Tokenizer, max_observation_tokens: int) -> None:
-    """Refuses a limit on observations that leaves no token for passages, or cuts the corrective texts."""
+    """Refuses a limit on observations that leaves no token for passages, or cuts the corrective texts.
+
+    Texts that stand among the passages' own are refused where they spell a control token, as that would be lost.
+    """
+    for name in ("passage", "passage_separator"):
+        if token := spelled_control_token(tokenizer, getattr(config, name)):
+            raise ConfigError(
+                f"prompt.{name}: {token!r} is a token of the tokenizer's own, and passages never hold one; "
+                "write it in prompt.observation, or in other words"
+            )
     wrapping = len(encode(tokenizer, wrap(config, "", searches_spent=True)))
     texts = {"malformed": config.malformed, "searches_spent": config.searches_spent}
     longest = max(len(encode(tokenizer, text)) for text in texts.values())

@@ -8,13 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seeker.config import PromptConfig
+from seeker.errors import ConfigError
+from seeker.pieces import Piece, encode_pieces, fill, joined
 from seeker.types import Author, Question, Span, TokenIds
+
+_MARK = "\u2042mark\u2042"  # stands for a text while it is looked for in what a template writes
 
 
 class Tokenizer(Protocol):
@@ -26,6 +31,8 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
+    def get_added_vocab(self) -> dict[str, int]: ...
+
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str: ...
 
     def apply_chat_template(
@@ -34,7 +41,7 @@ class Tokenizer(Protocol):
 
 
 def encode(tokenizer: Tokenizer, text: str) -> TokenIds:
-    """Token ids of `text` alone, without added special tokens. Shape [T]."""
+    """Token ids of a text of the preset's own, without added special tokens. Shape [T]."""
     return np.asarray(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
 
@@ -68,20 +75,36 @@ def build_prompt(question: Question, config: PromptConfig, tokenizer: Tokenizer)
     Example (plain, no system text): one user span that holds the ids of ``config.user`` with the question in it.
     """
     if is_chat(config, tokenizer):
-        return _chat_spans(prompt_messages(question, config), tokenizer)
-    texts = [(Author.SYSTEM, config.system), (Author.USER, config.user.replace("{question}", question.text))]
-    spans = [Span(author, encode(tokenizer, text)) for author, text in texts if text]
+        return _chat_spans(question, config, tokenizer)
+    parts = [(Author.SYSTEM, [Piece(config.system)]), (Author.USER, fill(config.user, "{question}", question.text))]
+    spans = [Span(author, encode_pieces(tokenizer, pieces)) for author, pieces in parts if joined(pieces)]
     return _with_bos(spans, tokenizer)
 
 
-def _chat_spans(messages: list[dict[str, str]], tokenizer: Tokenizer) -> tuple[Span, ...]:
-    ids = encode(tokenizer, chat_text(tokenizer, messages, generate=True))
+def _chat_spans(question: Question, config: PromptConfig, tokenizer: Tokenizer) -> tuple[Span, ...]:
+    messages = prompt_messages(question, config)
+    ids = encode_pieces(tokenizer, _chat_pieces(question, config, tokenizer))
     if messages[0]["role"] != "system":
         return (Span(Author.USER, ids),)
     system = _system_ids(messages, tokenizer)
     if len(system) >= len(ids) or not np.array_equal(ids[: len(system)], system):
         return (Span(Author.USER, ids),)  # the template weaves both together: one span, the same ids
     return (Span(Author.SYSTEM, system), Span(Author.USER, ids[len(system) :]))
+
+
+def _chat_pieces(question: Question, config: PromptConfig, tokenizer: Tokenizer) -> list[Piece]:
+    """The templated prompt, and where in it the question's text is: found with a mark in its place."""
+    text = chat_text(tokenizer, prompt_messages(question, config), generate=True)
+    marked = prompt_messages(replace(question, text=_MARK), config)
+    pieces = fill(chat_text(tokenizer, marked, generate=True), _MARK, question.text)
+    if joined(pieces) == text:
+        return pieces
+    first, last = pieces[0].text, pieces[-1].text
+    if len(first) + len(last) > len(text) or not (text.startswith(first) and text.endswith(last)):
+        raise ConfigError(
+            f"the chat template rewrites the text around the question {question.id!r}; set prompt.style to plain"
+        )
+    return [Piece(first), Piece(text[len(first) : len(text) - len(last)], is_content=True), Piece(last)]
 
 
 def _system_ids(messages: list[dict[str, str]], tokenizer: Tokenizer) -> TokenIds:
@@ -109,10 +132,9 @@ def correction_text(config: PromptConfig, tokenizer: Tokenizer, text: str, *, af
     """
     if not (after_eos and is_chat(config, tokenizer)):
         return text
-    mark = "\u2042turn\u2042"
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _MARK}]
     written = chat_text(tokenizer, [*messages, {"role": "user", "content": text}], generate=True)
-    rest = written.rpartition(mark)[2]
+    rest = written.rpartition(_MARK)[2]
     eos = "" if tokenizer.eos_token_id is None else decode(tokenizer, [tokenizer.eos_token_id])
     return rest[len(eos) :] if eos and rest.startswith(eos) else rest
 
