@@ -17,9 +17,9 @@ NonNegative = Annotated[float, Field(ge=0.0)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, unknown keys refused."""
+    """Base of all sections: frozen, unknown keys and numbers that are not finite refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class PolicyConfig(Section):

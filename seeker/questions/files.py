@@ -71,7 +71,7 @@ def _decode_line(line: bytes, place: Place) -> Raw:
         around = line[max(0, error.start - 10) : error.end + 10]
         return place, RecordError(place.path, place.number, "(line)", around, "valid UTF-8")
     except (ValueError, RecursionError):
-        return place, RecordError(place.path, place.number, "(line)", _shown(line), "one JSON object")
+        return place, RecordError(place.path, place.number, "(line)", _shown(line), "one JSON object in each line")
 
 
 def _shown(line: bytes) -> str:
@@ -148,12 +148,23 @@ def _parquet_records(path: Path) -> Iterator[Raw]:
     import polars
 
     try:
-        names = polars.read_parquet_schema(path)
-        table = polars.read_parquet(path, columns=[name for name in names if name in FIELDS])
+        names = _known_columns(str(path), list(polars.read_parquet_schema(path)))
+        table = polars.read_parquet(path, columns=names)
     except (polars.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); write it again") from error
     for number, row in enumerate(table.iter_rows(named=True), 1):
         yield Place(str(path), number, "record"), row
+
+
+def _known_columns(source: str, names: list[str]) -> list[str]:
+    """The columns that are read. A table without any of them would come back without rows, too."""
+    known = [name for name in names if name in FIELDS]
+    if not known:
+        raise DataError(
+            f"{source}: expected columns such as 'id', 'question' and 'answer', found {', '.join(names) or 'none'}; "
+            "rename them, or name another file"
+        )
+    return known
 
 
 def _hub_records(source: str) -> Iterator[Raw]:
@@ -171,12 +182,12 @@ def _dataset_records(source: str, loader: str, arguments: tuple[Any, ...], **opt
     datasets: Any = importlib.import_module("datasets")  # as Any: it ships no types
     try:
         table = getattr(datasets, loader)(*arguments, **options)
-    except (OSError, ValueError, ImportError) as error:  # not found, offline, unknown configuration or split
+    except (OSError, ValueError, ImportError, datasets.exceptions.DatasetsError) as error:
         raise DataError(
             f"{source}: datasets cannot load it ({error}); check name, configuration and split, or name a local file"
         ) from error
     if isinstance(table, datasets.DatasetDict):
         raise DataError(f"{source}: holds the splits {sorted(table)}; name the folder of one, as in {source}/train")
-    table = table.select_columns([name for name in table.column_names if name in FIELDS])
+    table = table.select_columns(_known_columns(source, table.column_names))
     for number, row in enumerate(table, 1):
         yield Place(source, number, "record"), row

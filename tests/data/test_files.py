@@ -6,7 +6,7 @@
 4.  Bad UTF-8, broken JSON and deep nesting are record errors with the line; a list that breaks off cannot be skipped.
 5.  A repeated id names both places. Several bad records are named at once, up to five.
 6.  Skipping leaves the bad records out, counts them and keeps the rest.
-7.  Missing, empty, compressed files and files without a usable record stop with a remedy.
+7.  Missing, empty, compressed files, tables of other columns and files without a usable record stop with a remedy.
 8.  A set with splits asks for one of them; a hub set that cannot be loaded says what to check.
 9.  Real text reads without one bad record.
 """
@@ -189,13 +189,24 @@ def test_files_without_questions_are_refused(tmp_path: Path, content: bytes | No
         load_questions(path)
 
 
+@pytest.mark.parametrize("form", ["parquet", "folder"])
+def test_tables_of_other_columns_name_them(tmp_path: Path, form: str) -> None:
+    path, columns = tmp_path / "table", {"prompt": ["who?"], "reward_model": ["x"]}
+    if form == "parquet":
+        polars.DataFrame(columns).write_parquet(path)
+    else:
+        datasets.Dataset.from_dict(columns).save_to_disk(str(path))
+    with pytest.raises(DataError, match=r"'question' and 'answer', found prompt, reward_model; rename them"):
+        load_questions(path)
+
+
 def test_nothing_usable_is_an_error_even_when_skipping(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "test.jsonl", [hotpot(1, answer=None), hotpot(2, answer=None)])
     with pytest.raises(DataError, match=r"all 2 records are bad.*published without answers"):
         load_questions(path, skip_bad_records=True)
 
 
-def test_folders_and_hub_names_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_read(tmp_path: Path) -> None:
     one = datasets.Dataset.from_list([columns(record) for record in RECORDS])
     datasets.DatasetDict({"train": one, "validation": one}).save_to_disk(str(tmp_path / "both"))
     with pytest.raises(DataError, match=r"holds the splits \['train', 'validation'\]; name the folder of one"):
@@ -205,10 +216,13 @@ def test_folders_and_hub_names_that_cannot_be_read(tmp_path: Path, monkeypatch: 
     with pytest.raises(DataError, match="datasets cannot load it"):
         load_questions(tmp_path / "other")
 
-    def offline(*_: object, **__: object) -> None:
-        raise ConnectionError("no route")
 
-    monkeypatch.setattr(datasets, "load_dataset", offline)
+@pytest.mark.parametrize("error", [ConnectionError, datasets.exceptions.DatasetGenerationError])
+def test_a_hub_set_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
     with pytest.raises(DataError, match=r"no route.*name a local file"):
         load_questions("hub:hotpotqa/hotpot_qa")
 

@@ -4,7 +4,7 @@
 2.  Questions with the same words fall on the same side.
 3.  A limit takes a fixed subset, in order, and a larger limit only adds to it.
 4.  A question in both splits (same id, or same words) is an error that names both places.
-5.  A mix has the given shares, is as large as its sources allow, is the same for a seed, and says what it took.
+5.  Shares are positive and finite; a mix has them, as large as its sources allow, the same for a seed, and told.
 6.  Questions and documents come back from their files as they were; equal content gives equal bytes.
 """
 
@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seeker.errors import ConfigError, DataError
+from seeker.presets import load_config
 from seeker.questions import (
     QuestionSet,
     Share,
@@ -91,6 +92,12 @@ def test_a_question_in_both_splits_names_both_places(heldout: Question, why: str
     both = QuestionSet("h", [heldout], [Place("h.jsonl", 9)])
     with pytest.raises(DataError, match=rf"q.jsonl:4 \(training\) and h.jsonl:9 \(held out\), {why}; remove it"):
         check_splits(train, both)
+
+
+@pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "1e400"])
+def test_shares_are_positive_finite_numbers(share: str) -> None:
+    with pytest.raises(ConfigError, match=r"--questions: field 'questions.sources.0.share': value "):
+        load_config("laptop", [], questions=[f"a.jsonl={share}", "b.jsonl"])
 
 
 def test_a_mix_has_the_shares_and_says_what_it_took() -> None:
