@@ -7,6 +7,7 @@ import logging
 import shutil
 import signal
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class Executor:
         session: SessionRecord,
         resources: Resources,
         gpus: tuple[int, ...],
+        on_bound: Callable[[], None],
     ) -> None:
         self.id = str(uuid.uuid4())
         self.session = session
@@ -72,6 +74,7 @@ class Executor:
         self.state = wire.EXECUTOR_BINDING
         self._settings = settings
         self._packages = packages
+        self._on_bound = on_bound
         self._socket = settings.root / f"{self.id}.sock"
         self._directory = settings.root / "work" / self.id
         self._process = ExecutorProcess(self._socket, settings.log_dir / f"executor-{self.id}.log")
@@ -93,6 +96,7 @@ class Executor:
             await self._bind()
             self.session.bind_failures = 0
             self.state = wire.EXECUTOR_BOUND
+            self._on_bound()
             await self._serve()
         except BindError as error:
             await self._report(error)

@@ -2,19 +2,24 @@
 
 A pass runs after every change. It makes executors for open sessions, higher priority first, one batch at a time in
 turn, and all or nothing for batches and for `min_instances`. An executor serves the session that it was made for.
+Beyond the minimum, executors start one per core at a time: started all at once they would only delay each other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from seeker.cluster import wire
 from seeker.cluster.local.records import SessionRecord
 from seeker.cluster.local.state import State
 from seeker.cluster.resources import Resources
+
+_GROWTH_PAUSE_S = 0.2
 
 _log = logging.getLogger("seeker.cluster.local")
 
@@ -25,13 +30,18 @@ class ScheduledExecutor(Protocol):
     session: SessionRecord
     resources: Resources
     gpus: tuple[int, ...]
+    state: int
 
     async def run(self) -> None: ...
     def to_wire(self) -> Any: ...
 
 
 class MakeExecutor(Protocol):
-    def __call__(self, session: SessionRecord, resources: Resources, gpus: tuple[int, ...]) -> ScheduledExecutor: ...
+    """`on_bound` is called when the executor is ready for calls."""
+
+    def __call__(
+        self, session: SessionRecord, resources: Resources, gpus: tuple[int, ...], on_bound: Callable[[], None]
+    ) -> ScheduledExecutor: ...
 
 
 class Scheduler:
@@ -44,6 +54,7 @@ class Scheduler:
         self._state = state
         self._make_executor = make_executor
         self._runs: set[asyncio.Task[None]] = set()
+        self._max_starting = os.cpu_count() or 1
         self._kicked = False
         self._stopping = False
         self._reported: set[str] = set()
@@ -87,6 +98,10 @@ class Scheduler:
         if num_new == 0:
             self._reported.discard(session.id)
             return False
+        num_starting = self._num_starting()
+        is_growth = num_held >= session.spec.min_instances
+        if is_growth and num_starting and num_starting + num_new > self._max_starting:
+            return False
         if not _fits(self.free(), each, num_new):
             if session.id not in self._reported:
                 self._reported.add(session.id)
@@ -96,10 +111,17 @@ class Scheduler:
             self._start(session, each)
         return True
 
+    def _bound(self) -> None:
+        """Ask for a pass, a moment later: what it can do itself at once needs no further executor."""
+        asyncio.get_running_loop().call_later(_GROWTH_PAUSE_S, self.kick)
+
+    def _num_starting(self) -> int:
+        return sum(executor.state == wire.EXECUTOR_BINDING for executor in self.executors)
+
     def _start(self, session: SessionRecord, resources: Resources) -> None:
         taken = {gpu for executor in self.executors for gpu in executor.gpus}
         gpus = tuple(gpu for gpu in range(self.capacity.gpu) if gpu not in taken)[: resources.gpu]
-        executor = self._make_executor(session, resources, gpus)
+        executor = self._make_executor(session, resources, gpus, self._bound)
         self.executors.append(executor)
         run = asyncio.get_running_loop().create_task(self._run(executor))
         self._runs.add(run)

@@ -7,6 +7,7 @@ import fcntl
 import glob
 import os
 import shutil
+import socket
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -56,8 +57,8 @@ class LocalCluster:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])  # its 4 MiB receive limit is the engine's
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         capacity = Resources(self._settings.slots, _memory_bytes(), len(glob.glob("/dev/nvidia[0-9]*")))
-        self._scheduler = Scheduler(self._state, capacity, self._make_executor)
         self._executor_settings = self._shared_settings()
+        self._scheduler = Scheduler(self._state, capacity, partial(Executor, self._executor_settings, self._packages))
         self._register_template()
         wire.frontend_grpc.add_FrontendServicer_to_server(Frontend(self._state, self._scheduler), self._server)
         threading.Thread(target=self._cache.serve, name="object-cache", daemon=True).start()
@@ -93,13 +94,10 @@ class LocalCluster:
             python=self._settings.python,
             root=self._root,
             log_dir=log_dir,
-            node=self._scheduler.node,
+            node=socket.gethostname(),
             environment=endpoints,
             socket_deadline_s=self._settings.socket_deadline_s,
         )
-
-    def _make_executor(self, session: Any, resources: Resources, gpus: tuple[int, ...]) -> Executor:
-        return Executor(self._executor_settings, self._packages, session, resources, gpus)
 
     def _register_template(self) -> None:
         spec = wire.types.ApplicationSpec(
