@@ -84,10 +84,10 @@ class Demonstrator:
             if not self._happens(self.noise.recover):
                 return [*segments, self._careless_answer(passages, first.titles)]
         segments += self._search(thought, first.query)[1]
-        return segments + (self._compare(plan) if plan.kind == "comparison" else self._go_on(plan))
+        return [*segments, *self._go_on(plan)]
 
     def _go_on(self, plan: Plan) -> list[Segment]:
-        """What follows the first observation of a one-hop or bridge question."""
+        """What follows the first observation."""
         first, last = plan.hops[0], plan.hops[-1]
         if first is last:
             return [self._last_answer(last)]
@@ -99,22 +99,6 @@ class Demonstrator:
             return [*segments, self._careless_answer(passages, first.titles)]
         segments = self._search(f" {first.cue} {first.found}", first.found)[1]
         return [*segments, self._last_answer(last)]
-
-    def _compare(self, plan: Plan) -> list[Segment]:
-        """Quote both years, say which is earlier, then that film's director (or, carelessly, another fact)."""
-        hop = plan.hops[0]
-        films = [self.half.films[title] for title in hop.titles]
-        early = min(films, key=lambda film: film.year)
-        years = ", ".join(f"{film.title} ({film.year})" for film in films)
-        found = f" {years}, the {'first' if early is films[0] else 'second'} {early.title}"
-        fact = self.rng.choice(hop.others) if self._happens(self._slips()) else (hop.cue, hop.found)
-        if fact[0] == "earlier":
-            return [_answer(found, early.title)]
-        return [_answer(f"{found} {fact[0]} {fact[1]}", fact[1])]
-
-    def _slips(self) -> float:
-        """Comparison has one place to go wrong where bridges have two: its chance covers both."""
-        return max(self.noise.wrong_fact, self.noise.stop_early)
 
     def _last_answer(self, hop: Hop) -> Segment:
         cue, found = self.rng.choice(hop.others) if self._happens(self.noise.wrong_fact) else (hop.cue, hop.found)
@@ -157,7 +141,7 @@ def facts_of(half: Half, title: str) -> list[tuple[str, str]]:
     """Cue and value of every fact that the document `title` tells (the region's capital is no fact anyone asks for)."""
     if title in half.films:
         film = half.films[title]
-        return [("directed by", film.director), ("produced by", film.studio), ("a film of the year", str(film.year))]
+        return [("directed by", film.director), ("produced by", film.studio), (title, str(film.year))]
     if title in half.people:
         person = half.people[title]
         return [("born in", person.town), ("born in the year", str(person.year)), ("married to", person.spouse)]

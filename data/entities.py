@@ -153,8 +153,8 @@ def _texts(
     for film in films.values():
         texts[film.title] = rng.choice(
             (
-                f"{film.title} ({film.year}) is a film directed by {film.director} and produced by {film.studio}.",
-                f"{film.title} ({film.year}) is a film produced by {film.studio} and directed by {film.director}.",
+                f"{film.title} {film.year}, a film directed by {film.director} and produced by {film.studio}.",
+                f"{film.title} {film.year}, a film produced by {film.studio} and directed by {film.director}.",
             )
         )
     return texts

@@ -44,7 +44,7 @@ class Plan:
 
 
 def _film_hop(film: Film, want: str) -> Hop:
-    facts = {"directed by": film.director, "produced by": film.studio, "a film of the year": str(film.year)}
+    facts = {"directed by": film.director, "produced by": film.studio, film.title: str(film.year)}
     return _hop(film.title, film.title, want, facts)
 
 
@@ -134,7 +134,7 @@ def region(half: Half, rng: random.Random) -> Plan:
 
 
 def comparison(half: Half, rng: random.Random) -> Plan:
-    """Comparison: two films -> the director of the earlier one. One search can bring both films."""
+    """Comparison: two films, which one search can bring -> the earlier film -> its director."""
     first = _any_film(half, rng)
     second = _any_film(half, rng)
     while second.year == first.year or second.director == first.director:
@@ -146,9 +146,13 @@ def comparison(half: Half, rng: random.Random) -> Plan:
             f"Which director made the older of the films {first.title} and {second.title}?",
         )
     )
-    others = (("directed by", late.director), ("produced by", early.studio), ("earlier", early.title))
+    years = ", ".join(f"{film.title} {film.year}" for film in (first, second))
+    cue = f"{years}, the {'first' if early is first else 'second'}"
+    others = (("directed by", late.director), ("produced by", late.studio))
     titles = (first.title, second.title)
-    return Plan("comparison", text, (Hop(" ".join(titles), titles, "directed by", early.director, others),))
+    return Plan(
+        "comparison", text, (Hop(" ".join(titles), titles, cue, early.title, others), _film_hop(early, "directed by"))
+    )
 
 
 def _any_film(half: Half, rng: random.Random) -> Film:
@@ -165,7 +169,8 @@ KINDS: dict[str, tuple[Callable[[Half, random.Random], Plan], float]] = {
     "region": (region, 0.14),
     "comparison": (comparison, 0.10),
 }
-TWO_HOP_KINDS = ("birthplace", "birth_year", "spouse", "studio_town", "region")
+BRIDGE_KINDS = ("birthplace", "birth_year", "spouse", "studio_town", "region")
+TWO_HOP_KINDS = (*BRIDGE_KINDS, "comparison")
 
 
 def make_plans(half: Half, rng: random.Random, count: int, shares: dict[str, float] | None = None) -> list[Plan]:

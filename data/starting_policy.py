@@ -92,7 +92,7 @@ def write_digest(folder: Path, seed: int) -> None:
     facts = {
         "weights": WEIGHTS,
         "sha256": sha256_of(folder / WEIGHTS),
-        "command": f"python -m flows.warm_start --seed {seed} --out {folder.name}",
+        "command": f"python -m flows.warm_start --seed {seed} --out policies/seed-{seed}",
         "seed": seed,
         "torch": torch.__version__,
         "note": "another processor or torch version rounds otherwise: the policy is alike, its digest is not",

@@ -47,7 +47,7 @@ def make_questions(seed: int, half: Half, count: int) -> list[Question]:
 
 def as_question(plan: Plan, question_id: str, seed: int) -> Question:
     """The question that `plan` answers."""
-    titles = tuple(title for hop in plan.hops for title in hop.titles)
+    titles = tuple(dict.fromkeys(title for hop in plan.hops for title in hop.titles))
     return Question(question_id, plan.text, (plan.answer,), plan.kind, titles, f"world-{seed}")
 
 

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from flows.environment import prepare_environment, run_quietly
+from data.starting_policy import make_policy
+from flows.environment import flow_environment
+from seeker.config import Count, Section
+from seeker.errors import ConfigError, SeekerError
 
-prepare_environment()  # before Prefect is imported
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m flows.warm_start", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and demonstrations (default: 1)")
+    parser.add_argument("--out", required=True, help="a new folder")
+    arguments = parser.parse_args()
+    try:
+        with flow_environment("flows.warm_start") as flows:
+            print(flows.warm_start(flows.WarmStart(seed=arguments.seed, out=arguments.out)))
+        return 0
+    except SeekerError as error:
+        print(f"warm_start: error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())  # here, since Prefect may be imported only when its home is set
 
 from prefect import flow  # noqa: E402
-
-from data.starting_policy import make_policy  # noqa: E402
-from seeker.config import Count, Section  # noqa: E402
-from seeker.errors import ConfigError  # noqa: E402
 
 
 class WarmStart(Section):
@@ -30,17 +47,3 @@ def warm_start(request: WarmStart) -> str:
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--out {folder}: the folder is not empty; name a new one")
     return str(make_policy(request.seed, folder).resolve())
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="seed of weights and demonstrations (default: 1)")
-    parser.add_argument("--out", required=True, help="a new folder")
-    arguments = parser.parse_args()
-    with run_quietly():
-        print(warm_start(WarmStart(seed=arguments.seed, out=arguments.out)))
-
-
-if __name__ == "__main__":
-    main()

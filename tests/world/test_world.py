@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from data.entities import Half, Sizes, make_half
-from data.kinds import KINDS, TWO_HOP_KINDS, make_plans
+from data.kinds import BRIDGE_KINDS, KINDS, make_plans
 from data.words import Pool, pool_of
 from data.world import World, generate_world, hotpotqa_records
 
@@ -58,7 +58,7 @@ def test_the_chain_of_documents_leads_to_the_answer(world: World) -> None:
         first, last = question.supporting_titles[0], question.supporting_titles[-1]
         assert first in question.text
         assert any(question.answers[0] in texts[title] for title in (first, last))
-        if question.kind in TWO_HOP_KINDS:
+        if question.kind in BRIDGE_KINDS:
             assert last in texts[first]
             assert question.answers[0] in texts[last]
             assert question.answers[0] not in question.text
@@ -69,8 +69,8 @@ def test_comparison_answers_with_the_director_of_the_earlier_film() -> None:
     plans = [plan for plan in make_plans(half, random.Random(0), 100) if plan.kind == "comparison"]
     assert plans
     for plan in plans:
-        films = [half.films[title] for title in plan.hops[0].titles]
-        assert plan.answer == min(films, key=lambda film: film.year).director
+        early = min((half.films[title] for title in plan.hops[0].titles), key=lambda film: film.year)
+        assert (plan.hops[0].found, plan.answer) == (early.title, early.director)
 
 
 def test_kinds_are_many_and_not_guessable(world: World) -> None:
