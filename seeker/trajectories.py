@@ -84,12 +84,12 @@ def decode_trajectories(data: bytes | memoryview) -> list[Trajectory]:
         table: Any = pq.read_table(pa.BufferReader(data)).combine_chunks()
         columns = {name: table.column(name).to_pylist() for name in (*_PLAIN, "searches", "reward_terms")}
         spans = _decode_spans(table.column("spans").combine_chunks())
-    except (pa.ArrowException, KeyError) as error:
-        raise RunDirectoryError(f"not a file of trajectories ({len(data)} bytes): {error}") from error
-    return [
-        _decode_row({name: column[row] for name, column in columns.items()}, next(spans))
-        for row in range(table.num_rows)
-    ]
+        return [
+            _decode_row({name: column[row] for name, column in columns.items()}, next(spans))
+            for row in range(table.num_rows)
+        ]
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:  # Arrow raises all of them
+        raise RunDirectoryError(f"not a file of trajectories, or a damaged one ({len(data)} bytes): {error}") from error
 
 
 def _decode_spans(column: Any) -> Iterator[tuple[Span, ...]]:

@@ -85,7 +85,7 @@ def trajectory_turns(
         reply = _reply(completion, room, ledger, rules)
         if isinstance(reply, StopReason):
             return _close(ledger, reply, question, index, rules.step)
-        if ledger.num_tokens + len(reply) >= rules.config.max_trajectory_tokens:
+        if not _fits(reply, ledger, rules.config):
             break  # an observation that no turn can follow is left out
         ledger.append(Span(Author.ENVIRONMENT, reply))
         new_ids = reply
@@ -95,6 +95,11 @@ def trajectory_turns(
 def _room(ledger: _Ledger, config: RolloutConfig) -> int:
     """Tokens that the next turn may have, 0 when the trajectory is full."""
     return max(0, min(config.max_turn_tokens, config.max_trajectory_tokens - ledger.num_tokens))
+
+
+def _fits(reply: TokenIds, ledger: _Ledger, config: RolloutConfig) -> bool:
+    """Whether a turn can follow `reply`."""
+    return ledger.num_tokens + len(reply) < config.max_trajectory_tokens
 
 
 def _record(completion: Completion, ledger: _Ledger, policy_version: int) -> None:
@@ -133,7 +138,8 @@ def _search(query: str, ledger: _Ledger, rules: Rules) -> TokenIds:
         searches_spent=len(ledger.searches) + 1 == rules.config.max_searches,
     )
     rules.on_observation(rendered.is_cut)
-    ledger.searches.append(Search(query, found.document_ids[: rendered.num_shown]))
+    num_shown = rendered.num_shown if _fits(rendered.token_ids, ledger, rules.config) else 0
+    ledger.searches.append(Search(query, found.document_ids[:num_shown]))
     return rendered.token_ids
 
 

@@ -149,9 +149,10 @@ def test_limits_of_turns_and_trajectories() -> None:
 def test_an_observation_that_no_turn_can_follow_is_left_out() -> None:
     prompt_tokens, search = len(encode(TOKENIZER, QUESTION.text)), len(encode(TOKENIZER, SEARCH))
     config = CONFIG.model_copy(update={"max_trajectory_tokens": prompt_tokens + search + 2})
-    (trajectory,), _, _ = play(TOKENIZER, [SEARCH], config=config)
+    (trajectory,), _, _ = play(TOKENIZER, [SEARCH], config=config, tool=SearchTool(Shelf("a"), 1))
     assert trajectory.stop_reason is StopReason.TRAJECTORY_TOKENS
     assert trajectory.spans[-1].author is Author.POLICY
+    assert [(search.query, search.document_ids) for search in trajectory.searches] == [("who", ())]  # none was shown
 
 
 def test_a_prompt_that_fills_the_trajectory_has_no_turn() -> None:

@@ -2,7 +2,7 @@
 
 1. Every field comes back as it was, log-probs bit for bit.
 2. The same trajectories give the same bytes.
-3. Bytes of something else are refused with a clear error.
+3. Bytes of something else, and damaged ones that cannot be read, are refused with a clear error.
 """
 
 from __future__ import annotations
@@ -84,3 +84,18 @@ def test_changed_logprob_changes_the_bytes() -> None:
 def test_other_bytes_are_refused() -> None:
     with pytest.raises(RunDirectoryError, match="not a file of trajectories"):
         decode_trajectories(b"PAR1 but not really")
+
+
+def test_damaged_bytes_are_refused_or_read() -> None:
+    span = Span(Author.POLICY, np.arange(300, dtype=np.int32), np.linspace(-9, 0, 300, dtype=np.float32), 0)
+    rows = [Trajectory(f"q{at}", "g", at, (span,), StopReason.ENDED, 1, 1, 0) for at in range(8)]
+    data = encode_trajectories(rows)
+    refused = 0
+    for place in range(0, len(data), 29):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x55
+        try:
+            decode_trajectories(bytes(damaged))
+        except RunDirectoryError:
+            refused += 1
+    assert refused > 10
