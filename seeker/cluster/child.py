@@ -7,6 +7,7 @@ with its parent. Everything that a service prints goes to the service's log.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -28,6 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    faulthandler.enable()
     channel = Connection(int(sys.argv[1]))
     _die_with(int(sys.argv[2]))
     setup = json.loads(channel.recv_bytes())

@@ -21,7 +21,7 @@ from seeker.cluster.calls import Call, gather
 from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import FrontendClient, RefusedError
 from seeker.cluster.objects import FlightObjects, ObjectHandle, ObjectStore
-from seeker.cluster.resources import Resources, parse_resources
+from seeker.cluster.resources import Resources, parse_resources, resources_of
 from seeker.cluster.service import Service
 from seeker.cluster.session import CANCEL_NAME, CONTEXT_NAME, ApplicationPlan, SessionPlan, runner_context
 from seeker.cluster.settings import ClusterSettings
@@ -218,9 +218,7 @@ class Cluster:
     def _check_capacity(self, name: str, wanted: Resources, executors: int) -> None:
         """The engine neither refuses nor reports a request that no node can meet."""
         nodes = self._frontend.request("ListNodes", wire.frontend.ListNodesRequest()).nodes
-        capacities = [
-            Resources(each.status.capacity.cpu, each.status.capacity.memory, each.status.capacity.gpu) for each in nodes
-        ]
+        capacities = [resources_of(each.status.capacity) for each in nodes]
         if sum(_num_fitting(capacity, wanted) for capacity in capacities) < executors:
             have = "; ".join(str(capacity) for capacity in capacities) or "no node"
             raise ClusterError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from seeker.errors import ConfigError
 
@@ -21,6 +22,11 @@ class Resources:
 
     def __str__(self) -> str:
         return f"cpu={self.cpu},mem={self.memory_bytes / 2**30:.3g}g,gpu={self.gpu}"
+
+
+def resources_of(message: Any) -> Resources:
+    """From the protocol's message."""
+    return Resources(message.cpu, message.memory, max(message.gpu, 0))
 
 
 def parse_resources(text: str) -> Resources:

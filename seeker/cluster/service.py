@@ -11,10 +11,12 @@ from concurrent.futures import InvalidStateError
 from typing import Any
 
 from seeker.cluster import wire
+from seeker.cluster.bind_watch import BindWatch
 from seeker.cluster.calls import Call, CancelledCallError, LostError, value_of
 from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import FrontendClient, RefusedError
 from seeker.cluster.objects import FlightObjects, ObjectHandle
+from seeker.cluster.resources import resources_of
 from seeker.cluster.session import CANCEL_NAME, SessionPlan, pickle_request, unpickle_reply
 from seeker.cluster.untyped import bson
 from seeker.errors import ClusterError, DeadlineError, PayloadError
@@ -27,7 +29,6 @@ GRACE_S = 3.0  # after a call's deadline: the starter's own report of it is on i
 WATCH_SLICE_S = 15.0
 BROKEN_WATCH_PAUSE_S = 0.2
 EVENTS_POLL_S = 0.5
-BIND_PATIENCE_S = 4.0  # bind failures older than this, with nothing running, fail the calls that wait
 CLOSE_DEADLINE_S = 10.0
 
 
@@ -175,13 +176,20 @@ class Service:
         return texts[0] if texts else "failed without a reason"
 
     def _state(self) -> str:
-        """What the session looks like, for the text of a deadline error."""
+        """What the session and the cluster look like, for the text of a deadline error."""
         try:
             status = self._session().status
+            executors = self._frontend.request("ListExecutor", wire.frontend.ListExecutorRequest(), 5.0).executors
+            nodes = self._frontend.request("ListNodes", wire.frontend.ListNodesRequest(), 5.0).nodes
         except ClusterError as error:
             return f" (and the cluster does not answer: {error})"
+        num_own = sum(each.status.session_id == self.plan.id for each in executors)
+        free = "; ".join(str(resources_of(node.status.allocatable)) for node in nodes)
         events = f"; {status.events[-1].message}" if status.events else ""
-        return f" (session: {status.pending} calls pending, {status.running} running{events})"
+        return (
+            f" (session: {status.pending} calls pending, {status.running} running, {num_own} of "
+            f"{self.plan.executors} executors of {self.plan.resources} there, free: {free}{events})"
+        )
 
     def _settle(self, call: Call, value: Any = None, error: BaseException | None = None) -> None:
         with self._lock:
@@ -202,23 +210,17 @@ class Service:
         return self._frontend.request("GetSession", wire.frontend.GetSessionRequest(session_id=self.plan.id), 5.0)
 
     def _watch_events(self) -> None:
-        failed_at: float | None = None
+        watch = BindWatch()
         while not self._closed.is_set():
             self._calling.wait()
             if self._closed.wait(EVENTS_POLL_S):
                 return
             try:
-                status = self._session().status
+                text = watch.observe(self._session().status, time.monotonic())
             except ClusterError as error:
                 _log.info("service %s: cannot look at its session: %s", self.name, error)
                 continue
-            text = bind_failure(status)
-            if text is None or status.running:
-                failed_at = None
-                continue
-            failed_at = failed_at or time.monotonic()
-            given_up = status.events[-1].code == wire.BIND_GIVEN_UP
-            if given_up or time.monotonic() - failed_at > BIND_PATIENCE_S:
+            if text is not None:
                 self._fail_all(ClusterError(f"service {self.name}: no executor could be started: {text}"))
 
     def _fail_all(self, error: ClusterError) -> None:
@@ -264,9 +266,3 @@ class Service:
                         f"session {self.plan.id} of service {self.name} cannot be closed and is abandoned: {error}"
                     ) from error
             time.sleep(0.1)
-
-
-def bind_failure(status: Any) -> str | None:
-    """The text of the last bind failure in a session's status. Pure."""
-    texts = [event.message for event in status.events if event.code == wire.BIND_FAILED]
-    return texts[-1] if texts else None

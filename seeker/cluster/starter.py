@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
 POLL_S = 1.0  # between looks at the cancel object
+KILL_WAIT_S = 5.0
 LOG_TAIL_BYTES = 4000
 CHILD_MODULE = "seeker.cluster.child"
 
@@ -70,6 +71,7 @@ class Child:
         environment = dict(os.environ)
         paths = [setup["code_root"], environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        environment["PYTHONUNBUFFERED"] = "1"  # last words reach the log
         with open(self.log_path, "ab") as log:
             self.log_start = log.tell()
             self.process = subprocess.Popen(
@@ -88,8 +90,11 @@ class Child:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
         self.channel.close()
+        try:
+            self.process.wait(timeout=KILL_WAIT_S)
+        except subprocess.TimeoutExpired:  # stuck in the kernel: it cannot be waited for, and goes with the executor
+            return
 
     def log_tail(self) -> str:
         with open(self.log_path, "rb") as log:

@@ -3,7 +3,9 @@
 1. Resources are read in the cluster's notation; what is not understood is an error that shows the form.
 2. Executors are made one per call in whole batches, between minimum and maximum; minimum and batches all together.
 3. ``uv run ... python -m x`` becomes the executors' interpreter; other commands stay, with variables filled in.
-4. Session names hold the run and the service, and only characters that the engine takes.
+4. Waiting for an executor ends when the cluster gave up, or when bind failures have gone on for a while with nothing
+   running; progress clears what was before it.
+5. Session names hold the run and the service, and only characters that the engine takes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seeker.cluster import wire
+from seeker.cluster.bind_watch import BindWatch
 from seeker.cluster.client import _session_id
 from seeker.cluster.local.launch import RUNNER_ARGUMENTS, RUNNER_COMMAND, command_line
 from seeker.cluster.local.records import StateError
@@ -84,6 +87,30 @@ def test_commands() -> None:
     assert command_line(script, {}, "/venv/python") == ("/venv/python", "service.py", "--x")
     own = wire.types.ApplicationSpec(command="${ROOT}/bin/serve", arguments=["${PORT}"])
     assert command_line(own, {"ROOT": "/opt", "PORT": "7"}, "/p") == ("/opt/bin/serve", "7")
+
+
+def _status(codes: list[int], running: int = 0, succeed: int = 0):
+    events = [wire.types.Event(code=code, message=f"event {place}") for place, code in enumerate(codes)]
+    return wire.types.SessionStatus(events=events, running=running, succeed=succeed)
+
+
+def test_bind_watch() -> None:
+    watch = BindWatch()
+    assert watch.observe(_status([]), 0.0) is None
+    assert watch.observe(_status([1001]), 1.0) is None
+    assert watch.observe(_status([1001, 1001]), 4.9) is None
+    assert watch.observe(_status([1001, 1001]), 5.1) == "event 1"
+    assert BindWatch().observe(_status([1001] * 5 + [1002]), 0.0) == "event 4"
+
+
+def test_bind_watch_forgets_at_progress() -> None:
+    watch = BindWatch()
+    assert watch.observe(_status([1001]), 0.0) is None
+    assert watch.observe(_status([1001], running=1), 3.0) is None
+    assert watch.observe(_status([1001], succeed=1), 9.0) is None
+    assert watch.observe(_status([1001], succeed=1), 99.0) is None
+    assert watch.observe(_status([1001, 1001], succeed=1), 100.0) is None
+    assert watch.observe(_status([1001, 1001], succeed=1), 105.0) == "event 1"
 
 
 def test_session_names() -> None:

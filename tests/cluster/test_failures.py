@@ -6,7 +6,8 @@
 4.  A call past its deadline is killed and reported with the service's log; the next call finds a new process.
 5.  A constructor that raises is a `CallError` with its traceback at every call; one that hangs ends by deadline.
 6.  An environment that cannot start surfaces within seconds, with the executor's log.
-7.  Closing with a call running ends that call and the close within seconds.
+7.  A service that waits for room says so when its call's deadline passes. Closing with a call running ends that call
+    and the close within seconds.
 8.  A dead endpoint fails within the connect deadline, with the address and the remedy.
 9.  A cluster that dies under a call fails it; opening another afterwards works.
 10. A missing code tree and a missing target are named.
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -140,6 +140,14 @@ def test_environment_that_cannot_start(tmp_path: Path) -> None:
         assert "no module named flamepy" in str(caught.value)
 
 
+def test_no_room_is_told(cluster: Cluster) -> None:
+    service = cluster.start("large", ECHO, {}, resources="cpu=9,mem=64m", executors=1)
+    other = cluster.start("larger", ECHO, {}, resources="cpu=9,mem=64m", executors=1)
+    service.call("echo", 1, deadline_s=30).result()
+    with other, service, pytest.raises(DeadlineError, match=r"1 calls pending, 0 running, 0 of 1 executors of cpu=9"):
+        other.call("echo", 1, deadline_s=0.5).result()
+
+
 def test_close_while_a_call_runs(cluster: Cluster) -> None:
     service = cluster.start("busy", ECHO, {}, resources=SMALL)
     service.call("echo", 1, deadline_s=30).result()
@@ -186,4 +194,3 @@ def test_two_clusters_one_after_the_other_and_by_endpoint(cluster: Cluster) -> N
         assert service.call("echo", 7, deadline_s=30).result() == 7
         pid = service.call("about", deadline_s=30).result()["parent"]
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 5, "the guest's executor ends")
-    assert sys.executable

@@ -106,9 +106,7 @@ def shared(plain: str, cluster: Cluster) -> str:
 
 def test_applications() -> None:
     name = f"app-{uuid.uuid4().hex[:6]}"
-    flamepy.register_application(
-        name, {"command": "/bin/true", "environments": {"A": "1"}, "working_directory": "/tmp"}
-    )
+    flamepy.register_application(name, {"command": "/bin/true", "environments": {"A": "1"}, "working_directory": "/"})
     application = flamepy.get_application(name)
     assert (application.command, application.environments, application.working_directory) == (
         "/bin/true",

@@ -1,7 +1,8 @@
 """``python -m seeker.cluster.local``: the embedded cluster as a process of its own.
 
-It prints one line of JSON (endpoints, pid, private directory) when it is ready, and ends when its stdin ends or its
-parent is gone, so that it never outlives the program that started it.
+It prints one line of JSON (endpoints, pid, directories) when it is ready, and ends when its stdin ends or its parent is
+gone, so that it never outlives the program that started it. (Not by a death signal: the kernel sends that when the
+thread that started us ends, and flows start clusters from threads.)
 """
 
 from __future__ import annotations

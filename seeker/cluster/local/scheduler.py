@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from seeker.cluster import wire
 from seeker.cluster.local.records import SessionRecord
 from seeker.cluster.local.state import State
-from seeker.cluster.resources import Resources
+from seeker.cluster.resources import Resources, resources_of
 
 _GROWTH_PAUSE_S = 0.2
 
@@ -93,8 +93,7 @@ class Scheduler:
         """Make the session's next batch; False when it needs none or has no room."""
         num_held = sum(executor.session is session for executor in self.executors)
         num_new = next_batch(session, num_held)
-        resreq = session.spec.resreq
-        each = Resources(resreq.cpu, resreq.memory, max(resreq.gpu, 0))
+        each = resources_of(session.spec.resreq)
         if num_new == 0:
             self._reported.discard(session.id)
             return False
