@@ -5,7 +5,7 @@ Pinned behaviour:
 2. Clean demonstrations end with the right answer after as many searches as the question has hops.
 3. Noise is wrong where it says so: an early stop answers with the bridge entity, no search searches nothing.
 4. No held-out name is in any demonstration: prompts, passages and policy turns hold words of the training pool only.
-5. Prompt and observations are rendered as the laptop preset renders them during a rollout.
+5. Prompt and observations are rendered as the laptop preset renders them, and have the ids of a rollout.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from data.demonstrations import CLEAN, Demonstrator, Noise, Segment, Texts, facts_of
 from data.entities import Half, Sizes, make_half
@@ -22,8 +23,12 @@ from data.kinds import TWO_HOP_KINDS, Plan, make_plans
 from data.starting_policy import NOISE, TOP_K, searcher
 from data.words import Pool, pool_of
 from seeker.actions import AnswerAction, SearchAction, parse_action
-from seeker.presets import load_config
-from seeker.types import Author, FinishReason
+from seeker.observations import render_observation
+from seeker.presets import load_config, project_root
+from seeker.prompt import build_prompt
+from seeker.retrieval.bm25 import Bm25Index, build_index
+from seeker.tools import SearchTool
+from seeker.types import Author, FinishReason, Question
 
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 ENGLISH = {"In", "What", "Where", "Which", "Who", "To"}  # the questions' own capitals
@@ -101,3 +106,20 @@ def test_texts_are_those_of_the_preset() -> None:
     for name in ("user", "passage", "passage_separator", "observation", "no_passages"):
         assert getattr(config.prompt, name) == getattr(texts, name), name
     assert (config.rollout.top_k, config.prompt.style, config.prompt.system) == (TOP_K, "plain", "")
+
+
+def test_a_rollout_shows_the_same_ids(half: Half, plans: list[Plan], folder: Path) -> None:
+    config = load_config("laptop", [])
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(project_root() / config.policy.path)
+    index = Bm25Index.open(build_index(half.documents, config.index, folder))
+    tool = SearchTool(index, config.rollout.top_k, config.prompt.passage)
+    for plan, segments in zip(plans[:40], write(half, plans[:40], folder, NOISE), strict=True):
+        ids = [tokenizer.encode(segment.text, add_special_tokens=False) for segment in segments]
+        prompt = build_prompt(Question("q", plan.text, (plan.answer,)), config.prompt, tokenizer)
+        assert [span.token_ids.tolist() for span in prompt] == [ids[0]]
+        queries = [action.query for action in actions(segments) if isinstance(action, SearchAction)]
+        shown = [one for one, segment in zip(ids, segments, strict=True) if segment.author is Author.ENVIRONMENT]
+        for query, expected in zip(queries, shown, strict=True):
+            found = render_observation(tool(query), config.prompt, tokenizer, config.rollout.max_observation_tokens)
+            assert found.token_ids.tolist() == expected
+            assert not found.is_cut
