@@ -89,6 +89,13 @@ class PromptConfig(Section):
     searches_spent: str = "No searches are left. Answer now inside <answer> and </answer>."
     malformed: str = "Write one <search>query</search> or one <answer>text</answer>."
 
+    @model_validator(mode="after")
+    def _places(self) -> PromptConfig:
+        for name, place in (("user", "{question}"), ("passage", "{text}"), ("observation", "{passages}")):
+            if place not in getattr(self, name):
+                raise ValueError(f"prompt.{name} has no place for {place}: the policy would never read it")
+        return self
+
 
 class RolloutConfig(Section):
     """How trajectories are produced. Three named token limits; nothing is cut silently."""

@@ -6,7 +6,8 @@
 3. Texts are put in once: what a question, title or passage holds is never taken for a placeholder.
 4. The template check says "same", or names the first difference and whether the text or only its splitting differs.
 5. The prompt's digest changes with every text.
-6. A tokenizer that begins texts with a BOS token begins plain prompts with it.
+6. A preset whose texts leave out the question, the passages or their text is refused.
+7. A tokenizer that begins texts with a BOS token begins plain prompts with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tokenizers import processors
 from seeker.config import PromptConfig
 from seeker.errors import ConfigError
 from seeker.observations import check_limits, render_observation
+from seeker.presets import load_config
 from seeker.prompt import build_prompt, chat_text, decode, encode, prompt_digest
 from seeker.template import check_template
 from seeker.tools import Observation, SearchTool
@@ -147,6 +149,12 @@ def test_digest_changes_with_every_text() -> None:
         if name != "style":
             digests.add(prompt_digest(PROMPT.model_copy(update={name: getattr(PROMPT, name) + "x"})))
     assert len(digests) == len(PromptConfig.model_fields)
+
+
+@pytest.mark.parametrize(("name", "place"), [("user", "question"), ("passage", "text"), ("observation", "passages")])
+def test_texts_without_their_place_are_refused(name: str, place: str) -> None:
+    with pytest.raises(ConfigError, match=rf"prompt.{name} has no place for {{{place}}}"):
+        load_config("laptop", [f"prompt.{name}=x"])
 
 
 def test_chat_text_is_text() -> None:
