@@ -15,11 +15,13 @@ from prefect import flow
 from flows.names import flow_run_name
 from flows.prepare import prepare
 from flows.progress import print_evaluations
+from seeker.cluster.client import Cluster, Service
 from seeker.config import ClusterConfig, Positive, RunConfig, Section
-from seeker.errors import ConfigError, RunDirectoryError
+from seeker.errors import ConfigError, LockedError, RunDirectoryError
 from seeker.questions import load_questions, read_questions
-from seeker.runs import Json, load_run, published_manifest, read_latest, write_metrics
+from seeker.runs import Json, load_run, published_manifest, read_latest, write_metrics, writer_lock
 from tasks.cluster import open_flow_cluster, start_rollouts
+from tasks.counting import counting
 from tasks.evaluation import Bench, Candidate, Mode, QuestionSet, evaluate_policy
 from tasks.identity import policy_digest, run_digests
 
@@ -36,6 +38,7 @@ class EvaluateRequest(Section):
     num_questions: Positive | None = None
     modes: tuple[Literal["greedy", "sampled"], ...] = ("greedy",)
     config: RunConfig | None = None  # protocol and index for a policy folder; a run brings its own
+    out: str | None = None  # where the evaluations of a policy folder land; evaluated/<name>-<digest> when absent
     cluster: ClusterConfig | None = None  # where it runs, when not as the run did
 
 
@@ -60,18 +63,37 @@ def evaluate(request: EvaluateRequest) -> list[Json]:
             cluster, subject.config, Path(subject.prepared["index"]), f"evaluate-{subject.root.name}"
         )
         try:
-            bench = Bench(subject.config, cluster, rollouts, subject.root, subject.facts)
-            done = [evaluate_policy(bench, subject.candidate, questions, mode) for mode in _modes(request)]
+            done = [_evaluate(subject, cluster, rollouts, questions, mode) for mode in request.modes]
         finally:
             rollouts.close()
-    if (subject.root / "metrics.jsonl").is_file() and questions.name == "heldout":
-        write_metrics(load_run(subject.root))
+    _refresh_metrics(subject.root)
     print_evaluations(done)
     return done
 
 
-def _modes(request: EvaluateRequest) -> list[Mode]:
-    return list(request.modes)
+def _refresh_metrics(root: Path) -> None:
+    """Show the evaluation in the run's curve; a run that is being written does so itself."""
+    if not (root / "metrics.jsonl").is_file():
+        return
+    try:
+        with writer_lock(root):
+            write_metrics(load_run(root))
+    except LockedError:
+        return
+
+
+def _evaluate(subject: _Subject, cluster: Cluster, rollouts: Service, questions: QuestionSet, mode: Mode) -> Json:
+    """One mode, with a line of progress in a terminal."""
+    num_done = 0
+    with counting(f"evaluating version {subject.candidate.version}, {mode}", len(questions.questions)) as show:
+
+        def on_done(num_questions: int) -> None:
+            nonlocal num_done
+            num_done += num_questions
+            show(num_done)
+
+        bench = Bench(subject.config, cluster, rollouts, subject.root, subject.facts, on_done)
+        return evaluate_policy(bench, subject.candidate, questions, mode)
 
 
 def _run_subject(request: EvaluateRequest) -> _Subject:
@@ -90,7 +112,7 @@ def _run_subject(request: EvaluateRequest) -> _Subject:
 
 
 def _folder_subject(request: EvaluateRequest) -> _Subject:
-    """A policy folder under the protocol of `request.config`; its evaluations land inside the folder."""
+    """A policy folder under the protocol of `request.config`; its evaluations land in `request.out`."""
     if request.config is None:
         raise ConfigError(f"{request.run}: not a run directory; name a preset to evaluate a policy folder with")
     policy = request.config.policy.model_copy(update={"path": request.run})
@@ -98,8 +120,9 @@ def _folder_subject(request: EvaluateRequest) -> _Subject:
     config = request.config.model_copy(update={"policy": policy, "cluster": cluster})
     prepared = prepare(config)
     facts = run_digests(config, prepared)
-    candidate = Candidate(0, None, folder_digest=policy_digest(request.run))
-    return _Subject(config, Path(request.run), candidate, facts, prepared)
+    digest = policy_digest(request.run)
+    root = Path(request.out or Path("evaluated") / f"{Path(request.run).resolve().name}-{str(digest)[:8]}")
+    return _Subject(config, root, Candidate(0, None, folder_digest=digest), facts, prepared)
 
 
 def _questions(request: EvaluateRequest, subject: _Subject) -> QuestionSet:

@@ -47,6 +47,9 @@ class StepProgress:
     def begin(self, step: int) -> None:
         self._bar.update(self._task, description=f"step {step + 1}")
 
+    def evaluating(self, version: int) -> None:
+        self._bar.update(self._task, description=f"evaluating version {version}")
+
     def end(self, step: int, metrics: Json) -> None:
         self._seconds.append(metrics["seconds/step"])
         left = self._left(step + 1)

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 from seeker.config import RunConfig
-from seeker.runs import Json, load_run, read_evaluations
+from seeker.runs import Json, load_run, read_evaluations, read_metrics
 
 SMALL_POLICY = 10_000_000  # parameters; below this a policy reads the generated world and little else
 
@@ -20,8 +20,19 @@ def summary_lines(root: Path, exported: Json) -> list[str]:
     for mode in ("greedy", "sampled"):
         lines += _before_and_after(read_evaluations(run), mode)
     lines += [f"exported policy: {exported['path']} ({exported['compared_tokens']} greedy tokens compared)"]
+    lines += _steps_without_effect(read_metrics(root))
     notice = low_score_notice(run.config, exported["path"])
     return lines + ([notice] if notice else [])
+
+
+def _steps_without_effect(rows: list[Json]) -> list[str]:
+    idle = [row for row in rows if row.get("groups/kept") == 0]
+    if not idle:
+        return []
+    return [
+        f"note: in {len(idle)} of {sum('groups/kept' in row for row in rows)} steps every group's trajectories had "
+        "equal rewards, so there was nothing to learn from"
+    ]
 
 
 def low_score_notice(config: RunConfig, policy: str) -> str | None:

@@ -19,10 +19,10 @@ from flows.prepare import prepare
 from flows.progress import StepProgress
 from seeker.config import RunConfig
 from seeker.questions import read_questions
-from seeker.runs import Json, RunDirectory, open_run, read_latest, write_metrics, writer_lock
-from tasks import evaluation
+from seeker.runs import Json, RunDirectory, check_latest, open_run, read_latest, write_metrics, writer_lock
 from tasks.advantages import advantage
 from tasks.cluster import ROLLOUT_SERVICE, Session, open_flow_cluster, start_rollouts, start_trainer, use_session
+from tasks.evaluation import Mode, evaluate_version
 from tasks.identity import run_digests
 from tasks.publishing import publish, publish_held
 from tasks.reports import report
@@ -71,11 +71,13 @@ def _session(run: RunDirectory, cluster: Any, prepared: Json, rollout_target: st
 def _loop(session: Session) -> Json:
     run, steps = session.run, session.config.steps
     latest = read_latest(run)
+    if latest is not None:
+        check_latest(run, latest)
     first = 0 if latest is None else latest.next_step
     publish_held(session, first)
     with StepProgress(run.run_id, first, steps) as progress:
-        progress.note(_evaluate_if_due(session, first))
         session.step_started = time.perf_counter()
+        _after_commit(session, first, progress)
         for step in range(first, steps):
             progress.begin(step)
             metrics = _step(session, step)
@@ -95,21 +97,27 @@ def _step(session: Session, step: int) -> Json:
 
 
 def _after_commit(session: Session, version: int, progress: StepProgress) -> None:
-    """What is due between two steps; its time belongs to neither."""
+    """What is due after a version and was not done before an interruption; its time belongs to no step."""
     spent = time.perf_counter()
-    if version % session.config.checkpoint.every == 0 or version == session.config.steps:
+    if is_checkpoint_due(session.config, version) and not session.run.checkpoint_path(version).is_dir():
         begin_checkpoint(session, version)
-    progress.note(_evaluate_if_due(session, version))
+    modes = modes_due(session.config, version)
+    for mode in modes:
+        progress.evaluating(version)
+        progress.note([evaluate_version(version, mode)])
+    if modes:
+        write_metrics(session.run)
     session.step_started += time.perf_counter() - spent
 
 
-def _evaluate_if_due(session: Session, version: int) -> list[Json]:
+def is_checkpoint_due(config: RunConfig, version: int) -> bool:
+    """Every so many steps and at the end; the start is in the policy folder."""
+    return version > 0 and (version % config.checkpoint.every == 0 or version == config.steps)
+
+
+def modes_due(config: RunConfig, version: int) -> list[Mode]:
     """Greedy at the start, every so many steps and at the end; at both ends also sampled."""
-    settings, steps = session.config.evaluation, session.config.steps
-    at_end = version in (0, steps)
-    due = at_end or (settings.every > 0 and version % settings.every == 0)
-    modes: list[evaluation.Mode] = (["greedy"] if due else []) + (["sampled"] if at_end and settings.sampled else [])
-    done = [evaluation.evaluate_version(version, mode) for mode in modes]
-    if done:
-        write_metrics(session.run)
-    return done
+    settings = config.evaluation
+    at_end = version in (0, config.steps)
+    greedy = at_end or (settings.every > 0 and version % settings.every == 0)
+    return (["greedy"] if greedy else []) + (["sampled"] if at_end and settings.sampled else [])

@@ -89,6 +89,10 @@ class CheckpointError(SeekerError):
     """A checkpoint that cannot be read or belongs to another policy."""
 
 
+class LockedError(RunDirectoryError):
+    """A run directory that another process is writing (its id in the message)."""
+
+
 class InfrastructureError(SeekerError):
     """Something other than the policy failed: retriever, executor, object store, cluster.
 
@@ -123,6 +127,10 @@ class PayloadError(ClusterError):
 
 class ObjectMissingError(ClusterError):
     """An object key that the store does not hold."""
+
+
+class LostStepError(InfrastructureError):
+    """Too many groups of one step, or questions of one evaluation, were lost: the run stops at its last commit."""
 
 
 class PublishError(InfrastructureError):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seeker import errors
-from seeker.cluster.client import Call, gather
+from seeker.cluster.client import Call, ObjectHandle, ObjectStore, gather
 from seeker.config import RunConfig
-from seeker.errors import CallError, InfrastructureError
-from seeker.runs import EventLog
+from seeker.errors import CallError, ClusterError, InfrastructureError, LostStepError
+from seeker.runs import EventLog, Json
 from seeker.types import Question
 
 GRACE_S = 60.0  # each call ends by its own deadline; this one only guards against a call that never does
@@ -65,11 +65,13 @@ def run_chunks(
     attempts: Attempts,
     events: EventLog,
     about: Mapping[str, Any],
+    on_done: Callable[[int], None] = lambda num_questions: None,
 ) -> list[Question]:
-    """Call `submit` for each chunk and `finish` with each result; the questions that had to be given up.
+    """Call `submit` for each chunk and `finish` with each result (whose object may be lost, too: a failed call).
 
     A failed call is done again whole, up to the limit. Then each of its questions gets one call alone, so that one
-    question that always fails does not cost its neighbours.
+    question that always fails does not cost its neighbours. Returns the questions that had to be given up.
+    `on_done` hears how many questions each finished call had.
     """
     void: list[Question] = []
     pending = {submit(chunk): chunk for chunk in chunks}
@@ -78,7 +80,8 @@ def run_chunks(
         for call in gather(list(pending), deadline_s=attempts.deadline_s + GRACE_S):
             chunk = pending[call]
             try:
-                result = call.result()
+                finish(chunk, call.result())
+                on_done(len(chunk.questions))
             except InfrastructureError as error:
                 if not is_infrastructure(error):
                     raise
@@ -87,10 +90,27 @@ def run_chunks(
                 events.record("call_retried" if retries else "group_void", **told)
                 again.update({submit(retry): retry for retry in retries})
                 void.extend(() if retries else chunk.questions)
-            else:
-                finish(chunk, result)
         pending = again
     return void
+
+
+def take_trajectories(objects: ObjectStore, result: Json, policy_version: int) -> bytes:
+    """The trajectories of a finished call; their object is deleted, for from here on the run directory holds them."""
+    if result["policy_version"] != policy_version:
+        raise ClusterError(f"policy version {policy_version} was asked for, {result['policy_version']} has answered")
+    reference = ObjectHandle(**result["trajectories"])
+    data = bytes(objects.get(reference))
+    objects.delete(reference.key)
+    return data
+
+
+def check_void(what: str, num_void: int, num_asked: int) -> None:
+    """A few lost groups are counted; when most are lost, something is broken that a person must mend."""
+    if 2 * num_void > num_asked:
+        raise LostStepError(
+            f"{what}: {num_void} of {num_asked} groups were lost to infrastructure failures; events.jsonl in the run "
+            "directory holds the causes. Mend them and start the run again: it goes on here"
+        )
 
 
 def _next_attempts(chunk: Chunk, max_attempts: int) -> list[Chunk]:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from prefect import task
 
 from seeker.actions import STOP_STRINGS
-from seeker.cluster.client import Cluster, Service
+from seeker.cluster.client import Call, Cluster, Service
 from seeker.config import RunConfig
-from seeker.errors import InfrastructureError
 from seeker.evaluation import summarize
 from seeker.prompt import prompt_digest
 from seeker.runs import EventLog, Json, read_json, write_atomic, write_json
 from seeker.trajectories import decode_trajectories, encode_trajectories
 from seeker.types import Question, Trajectory
-from tasks.calls import Attempts, Chunk, make_chunks, run_chunks
+from tasks.calls import Attempts, Chunk, check_void, make_chunks, run_chunks, take_trajectories
 from tasks.cluster import Session, current_session
 from tasks.naming import may_retry
-from tasks.rollouts import take_object
 
 Mode = Literal["greedy", "sampled"]
 
@@ -67,6 +65,7 @@ class Bench:
     rollouts: Service
     root: Path  # run directory, or the folder of a plain policy's evaluations
     facts: Json  # digests of corpus and index, for the protocol
+    on_done: Callable[[int], None] = lambda num_questions: None  # hears how many questions each finished call had
 
 
 @task(name="evaluate", task_run_name="evaluate-{version:06d}-{mode}", retries=2, retry_delay_seconds=[1, 5],
@@ -147,7 +146,7 @@ def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: 
     chunks = _even_chunks(questions.questions, bench.config.rollout.slots)
     attempts = Attempts.of(bench.config, len(chunks))
 
-    def submit(chunk: Chunk) -> Any:
+    def submit(chunk: Chunk) -> Call:
         return bench.rollouts.call(
             "rollout",
             [asdict(question) for question in chunk.questions],
@@ -160,17 +159,13 @@ def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: 
         )
 
     def finish(_chunk: Chunk, result: Json) -> None:
-        data = take_object(bench.cluster.objects, result["trajectories"])
+        data = take_trajectories(bench.cluster.objects, result, candidate.version)
         found.update((trajectory.question_id, trajectory) for trajectory in decode_trajectories(data))
 
     events = EventLog(bench.root / "events.jsonl")
     about = {"evaluation": candidate.version, "mode": mode}
-    void = run_chunks(chunks, submit, finish, attempts, events, about)
-    if 2 * len(void) > len(questions.questions):
-        raise InfrastructureError(
-            f"evaluation of policy version {candidate.version}: {len(void)} of {len(questions.questions)} questions "
-            "were lost to infrastructure failures; events.jsonl holds the causes"
-        )
+    void = run_chunks(chunks, submit, finish, attempts, events, about, bench.on_done)
+    check_void(f"evaluation of policy version {candidate.version}", len(void), len(questions.questions))
     return found
 
 

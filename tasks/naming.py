@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from prefect import task
 
-from seeker.errors import InfrastructureError
+from seeker.errors import InfrastructureError, LostStepError
 from tasks.calls import is_infrastructure
 
 Body = TypeVar("Body", bound=Callable[..., Any])
@@ -36,9 +36,14 @@ def phase_task(phase: str) -> Callable[[Body], Body]:
 
 
 def may_retry(_task: Any, _run: Any, state: Any) -> bool:
-    """Infrastructure errors are tried again; an error of ours would only happen again."""
+    """Infrastructure errors are tried again; an error of ours would only happen again.
+
+    A step that was lost has had its attempts, call by call.
+    """
     try:
         state.result()
+    except LostStepError:
+        return False
     except InfrastructureError as error:
         return is_infrastructure(error)
     except Exception:

@@ -44,7 +44,6 @@ def commit_published(session: Session, step: int, phases: dict[str, Json]) -> Js
         **phases["advantage"]["metrics"],
         **phases["update"]["metrics"],
         **published["metrics"],
-        "staleness": 0,
         **{f"seconds/{name}": value for name, value in seconds.items()},
         "seconds/step": elapsed,
     }

@@ -6,15 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
-from seeker.cluster.objects import ObjectHandle, ObjectStore
-from seeker.errors import ConfigError, InfrastructureError
+from seeker.cluster.client import Call
+from seeker.errors import ConfigError
 from seeker.runs import FileRef, Json, RunDirectory, is_intact, read_json, write_file, write_json
 from seeker.types import Question
-from tasks.calls import Attempts, Chunk, make_chunks, run_chunks
+from tasks.calls import Attempts, Chunk, check_void, make_chunks, run_chunks, take_trajectories
 from tasks.cluster import Session, current_session
 from tasks.naming import phase_task
 
@@ -46,23 +45,12 @@ def produce_rollouts(session: Session, step: int) -> Json:
     started = time.perf_counter()
     config, run = session.config, session.run
     questions = step_questions(session.train_questions, config.rollout.prompts_per_step, step, config.seed)
-    folder = f"{run.step_path(step)}/rollouts"
-    found: dict[str, Json] = {}
     chunks = make_chunks(questions, config.rollout.prompts_per_task)
-    for chunk in chunks:
-        marker = _finished_call(run, folder, chunk, step)
-        if marker is not None:
-            found[chunk.name] = marker
-            run.events.record("call_reused", step=step, call=chunk.name)
-
-    def finish(chunk: Chunk, result: Json) -> None:
-        data = take_object(session.cluster.objects, result["trajectories"])
-        found[chunk.name] = _store_call(run, folder, chunk, step, data, result["report"])
-
+    found = _finished_calls(run, chunks, step)
     waiting = [chunk for chunk in chunks if chunk.name not in found]
     attempts = Attempts.of(config, len(waiting))
 
-    def submit(chunk: Chunk) -> Any:
+    def submit(chunk: Chunk) -> Call:
         return session.rollouts.call(
             "rollout",
             [asdict(question) for question in chunk.questions],
@@ -73,8 +61,12 @@ def produce_rollouts(session: Session, step: int) -> Json:
             deadline_s=attempts.deadline_s,
         )
 
+    def finish(chunk: Chunk, result: Json) -> None:
+        data = take_trajectories(session.cluster.objects, result, step)
+        found[chunk.name] = _store_call(run, chunk, step, data, result["report"])
+
     void = run_chunks(waiting, submit, finish, attempts, run.events, {"step": step})
-    _check_void(void, questions, step)
+    check_void(f"step {step}", len(void), len(questions))
     calls = [found[name] for name in sorted(found)]
     seconds = time.perf_counter() - started
     return {
@@ -85,16 +77,19 @@ def produce_rollouts(session: Session, step: int) -> Json:
     }
 
 
-def take_object(objects: ObjectStore, handle: Json) -> bytes:
-    """The object's bytes; it is deleted, for from here on the run directory holds them."""
-    reference = ObjectHandle(**handle)
-    data = bytes(objects.get(reference))
-    objects.delete(reference.key)
-    return data
+def _finished_calls(run: RunDirectory, chunks: Sequence[Chunk], step: int) -> dict[str, Json]:
+    """What an interrupted attempt at this step left whole, by call."""
+    found: dict[str, Json] = {}
+    for chunk in chunks:
+        marker = _finished_call(run, chunk, step)
+        if marker is not None:
+            found[chunk.name] = marker
+            run.events.record("call_reused", step=step, call=chunk.name)
+    return found
 
 
-def _finished_call(run: RunDirectory, folder: str, chunk: Chunk, step: int) -> Json | None:
-    path = run.root / folder / f"call-{chunk.name}.json"
+def _finished_call(run: RunDirectory, chunk: Chunk, step: int) -> Json | None:
+    path = run.root / _call_path(run, chunk, step, "json")
     if not path.is_file():
         return None
     marker = read_json(path)
@@ -102,9 +97,9 @@ def _finished_call(run: RunDirectory, folder: str, chunk: Chunk, step: int) -> J
     return marker if same and is_intact(run.root, FileRef.from_json(marker["file"])) else None
 
 
-def _store_call(run: RunDirectory, folder: str, chunk: Chunk, step: int, data: bytes, report: Json) -> Json:
+def _store_call(run: RunDirectory, chunk: Chunk, step: int, data: bytes, report: Json) -> Json:
     """Write the trajectories, then the marker that makes the call a finished one."""
-    ref = write_file(run.root, f"{folder}/call-{chunk.name}.parquet", data)
+    ref = write_file(run.root, _call_path(run, chunk, step, "parquet"), data)
     marker = {
         "questions": [question.id for question in chunk.questions],
         "policy_version": step,
@@ -112,16 +107,12 @@ def _store_call(run: RunDirectory, folder: str, chunk: Chunk, step: int, data: b
         "file": ref.to_json(),
         "report": report,
     }
-    write_json(run.root / folder / f"call-{chunk.name}.json", marker)
+    write_json(run.root / _call_path(run, chunk, step, "json"), marker)
     return marker
 
 
-def _check_void(void: Sequence[Question], questions: Sequence[Question], step: int) -> None:
-    if 2 * len(void) > len(questions):
-        raise InfrastructureError(
-            f"step {step}: {len(void)} of {len(questions)} groups were lost to infrastructure failures; "
-            "events.jsonl in the run directory holds the causes. Mend them and start the run again: it goes on here"
-        )
+def _call_path(run: RunDirectory, chunk: Chunk, step: int, ending: str) -> str:
+    return f"{run.step_path(step)}/rollouts/call-{chunk.name}.{ending}"
 
 
 def _report_metrics(reports: Sequence[Json], seconds: float, executors: int) -> Json:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from seeker.errors import RunDirectoryError
+from seeker.errors import LockedError
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def _take(descriptor: int, root: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
-        raise RunDirectoryError(
+        raise LockedError(
             f"{root}: process {holder} is writing this run; wait for it, stop it, or choose another --out"
         ) from error
     os.ftruncate(descriptor, 0)

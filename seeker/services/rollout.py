@@ -10,14 +10,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from seeker.cluster.objects import ServiceContext
+from seeker.cluster.objects import ObjectStore, ServiceContext
 from seeker.config import RunConfig
 from seeker.engines.policy import load_policy
 from seeker.engines.torch_sampler import TorchSampler
 from seeker.errors import PolicyError
 from seeker.manifest import Manifest
+from seeker.prompt import Tokenizer
 from seeker.publishing import PolicyReader
 from seeker.questions.storing import question_from_json
 from seeker.retrieval.bm25 import Bm25Index
@@ -92,7 +93,7 @@ class RolloutService:
             asked,
             sampler=self._sampler,
             tool=self._tool,
-            tokenizer=self._tokenizer,
+            tokenizer=cast(Tokenizer, self._tokenizer),
             config=self._config.rollout,
             prompt=self._config.prompt,
             group_size=group_size,
@@ -128,8 +129,11 @@ class RolloutService:
         wanted = Manifest.from_json(manifest)
         if self._held == wanted:
             return 0.0
-        objects = self._context.objects if policy_folder is None else FolderObjects(Path(policy_folder))
-        PolicyReader(objects).load(wanted, self._model, self._held if policy_folder is None else None)
+        objects, held = self._context.objects, self._held
+        if policy_folder is not None:
+            # A folder can only be read, which is all that a reader does; its keys are not the store's.
+            objects, held = cast(ObjectStore, FolderObjects(Path(policy_folder))), None
+        PolicyReader(objects).load(wanted, self._model, held)
         self._held = wanted
         self._sampler.adopt(wanted.version)
         return time.perf_counter() - started
