@@ -111,7 +111,7 @@ def test_applications() -> None:
     assert (application.command, application.environments, application.working_directory) == (
         "/bin/true",
         {"A": "1"},
-        "/tmp",
+        "/",
     )
     assert (application.max_instances, application.delay_release, application.image) == (1_000_000, 60, None)
     assert name in [each.name for each in flamepy.list_applications()]
