@@ -320,7 +320,8 @@ def test_nodes_and_executors(shared: str) -> None:
     assert (node.status.state, node.status.capacity.cpu) == (1, 16)
     session.invoke(b"a")
     mine = [each for each in flamepy.list_executors() if each.status.session_id == session.id]
-    assert {(each.status.state, each.spec.resreq.cpu, each.spec.node) for each in mine} == {(4, 1, node.metadata.name)}
+    assert {(each.spec.resreq.cpu, each.spec.node) for each in mine} == {(1, node.metadata.name)}
+    assert 4 in [each.status.state for each in mine]  # bound; a second one may be on its way
 
 
 def test_idle_release(plain: str) -> None:
