@@ -1,7 +1,8 @@
 """Sampler, trainer and publishing together: what is published is what is trained.
 
 1.  Sampler and trainer log-probs of one version agree within 1e-4 in fp32, step after step, at a temperature other
-    than 1; then the effective sample size is 1 within rounding.
+    than 1, over several turns with observations between them, with one and with several updates per batch; then the
+    effective sample size is 1 within rounding.
 2.  A sampler that missed a version disagrees, and the mismatch metrics say so.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from transformers import PreTrainedModel
 
 from seeker.advantages import group_advantages
@@ -78,9 +80,18 @@ def roll_out(sampler: TorchSampler, step: int) -> Batch:
     return decode_batch(encode_batch(packed))
 
 
-def test_sampler_and_trainer_agree_step_after_step() -> None:
+def most_turns(batch: Batch) -> int:
+    """Policy spans of the trajectory that has the most."""
+    starts = np.flatnonzero(np.diff(batch.loss_mask.astype(np.int8)) == 1) + 1
+    return int(np.bincount(np.searchsorted(batch.offsets, starts, side="right")).max())
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_sampler_and_trainer_agree_step_after_step(updates: int) -> None:
     objects = MemoryObjects()
-    trainer, model = PolicyTrainer(CONFIG, fresh_policy()), fresh_policy()
+    objective = CONFIG.objective.model_copy(update={"updates_per_batch": updates})
+    trainer = PolicyTrainer(CONFIG.model_copy(update={"objective": objective}), fresh_policy())
+    model = fresh_policy()
     sampler = TorchSampler(model, TOKENIZER, slots=5, max_length=140, temperature=0.8)
     publisher, held = Publisher(objects, "seeker/run", CONFIG.publishing), None
     for step in range(3):
@@ -90,7 +101,10 @@ def test_sampler_and_trainer_agree_step_after_step() -> None:
         PolicyReader(objects).load(wanted, model, held)
         held = wanted
         sampler.adopt(step)
-        metrics = trainer.update(roll_out(sampler, step)).metrics
+        batch = roll_out(sampler, step)
+        assert most_turns(batch) >= 3
+        metrics = trainer.update(batch).metrics
+        assert metrics["update/updates"] == updates
         assert metrics["mismatch/max"] < 1e-4
         assert metrics["tis/effective_sample_size"] > 0.999
         assert metrics["staleness"] == 0
