@@ -10,6 +10,8 @@ from flows.environment import flow_environment
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
 from seeker.presets import load_config, locate
+from seeker.questions import check_inputs
+from seeker.retrieval.words import make_words
 from seeker.show.reading import find_run, read_run
 from seeker.show.samples import read_samples
 from seeker.show.terminal import print_run
@@ -74,7 +76,15 @@ def show(arguments: Namespace) -> None:
 
 
 def _config(arguments: Namespace) -> RunConfig:
-    return load_config(arguments.preset, arguments.overrides, **config_flags(arguments))
+    """The configuration, with what it names looked at: Prefect takes seconds to start, a bad name should not."""
+    config = load_config(arguments.preset, arguments.overrides, **config_flags(arguments))
+    check_inputs(config.questions, config.corpus.path)
+    make_words(config.index)
+    if not config.policy.path.startswith("hub:") and not Path(locate(config.policy.path)).is_dir():
+        raise ConfigError(
+            f"policy.path {config.policy.path!r}: no such folder; name one in transformers' layout, or hub:NAME"
+        )
+    return config
 
 
 def _run_or_folder(text: str) -> Path:

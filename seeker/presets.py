@@ -118,6 +118,8 @@ def resolve_paths(config: RunConfig) -> RunConfig:
 
 
 def _absolute(path: str) -> str:
+    if not path:
+        raise ConfigError("a path is empty: expected a file, a folder or hub:NAME for questions, corpus and policy")
     found = locate(path)
     return str(Path(found).resolve()) if not found.startswith("hub:") and Path(found).exists() else path
 
