@@ -16,22 +16,6 @@ from seeker import errors
 from seeker.errors import CallError, ConfigError, InfrastructureError, SeekerError
 from seeker.nearest import nearest
 
-CONFIG_FLAGS = (
-    "model",
-    "steps",
-    "prompts_per_step",
-    "prompts_per_task",
-    "group_size",
-    "rollouts",
-    "trainers",
-    "out",
-    "seed",
-    "questions",
-    "heldout",
-    "corpus",
-    "skip_bad_records",
-)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. The console script `seeker`."""
@@ -61,11 +45,6 @@ def describe(error: SeekerError) -> tuple[str, int]:
             text = str(error).partition("\n--- remote traceback")[0]
             return text, 1 if issubclass(kind, InfrastructureError) else 2
     return str(error), 1 if isinstance(error, InfrastructureError) else 2
-
-
-def config_flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The flags that `load_config` understands, by field-like name; None where one was not given."""
-    return {name: getattr(arguments, name, None) for name in CONFIG_FLAGS}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

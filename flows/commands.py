@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
-from flows.cli import config_flags
 from flows.environment import flow_environment
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
-from seeker.presets import load_config, locate
+from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, load_config, locate
 from seeker.questions import check_inputs
 from seeker.retrieval.words import make_words
 from seeker.show.reading import find_run, read_run
 from seeker.show.samples import read_samples
 from seeker.show.terminal import print_run
-
 
 def prepare(arguments: Namespace) -> None:
     config = _config(arguments)
@@ -73,6 +72,11 @@ def show(arguments: Namespace) -> None:
 
         Path(arguments.html).write_text(render_page(view, samples), encoding="utf-8")
         print(f"page: {arguments.html}")
+
+
+def config_flags(arguments: Namespace) -> dict[str, Any]:
+    """The flags that `load_config` understands, by field-like name; None where one was not given."""
+    return {name: getattr(arguments, name, None) for name in (*FLAG_FIELDS, *SECTION_FLAGS)}
 
 
 def _config(arguments: Namespace) -> RunConfig:

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from flows import commands
-from flows.cli import config_flags, describe, main, parse
+from flows.cli import describe, main, parse
+from flows.commands import config_flags
 from flows.environment import KnownErrors, prepare_environment
 from seeker.errors import CallError, ClusterError, ConfigError, DataError, RunDirectoryError
 from seeker.presets import load_config, project_root

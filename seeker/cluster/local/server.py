@@ -143,6 +143,6 @@ def remove_stale_roots() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(root, ignore_errors=True)
         except BlockingIOError:
-            pass
+            continue  # held: that cluster is alive
         finally:
             os.close(lock)
