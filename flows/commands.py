@@ -16,6 +16,7 @@ from seeker.show.reading import find_run, read_run
 from seeker.show.samples import read_samples
 from seeker.show.terminal import print_run
 
+
 def prepare(arguments: Namespace) -> None:
     config = _config(arguments)
     with flow_environment("flows.prepare") as flows:
