@@ -9,6 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from seeker.config import RunConfig
 from seeker.runs import Json
 
 WINDOW = 10  # steps that the estimate looks back
@@ -54,12 +55,15 @@ class StepProgress:
         self._seconds.append(metrics["seconds/step"])
         left = self._left(step + 1)
         self._bar.update(self._task, advance=1, left=left)
-        self._bar.console.print(f"{step_line(step, self._steps, metrics)}  {left}")
+        self.say([f"{step_line(step, self._steps, metrics)}  {left}".rstrip()])
 
-    def note(self, evaluations: Sequence[Json]) -> None:
-        """Print evaluations between the steps."""
-        for evaluation in evaluations:
-            self._bar.console.print(evaluation_line(evaluation))
+    def note(self, evaluation: Json) -> None:
+        self.say([evaluation_line(evaluation)])
+
+    def say(self, lines: Sequence[str]) -> None:
+        """Print lines above the bar."""
+        for line in lines:
+            self._bar.console.print(line, markup=False)
 
     def _left(self, done: int) -> str:
         return describe_left(sum(self._seconds) / len(self._seconds) * (self._steps - done))
@@ -69,6 +73,16 @@ def print_evaluations(evaluations: Sequence[Json]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for evaluation in evaluations:
         console.print(evaluation_line(evaluation))
+
+
+def start_lines(config: RunConfig, template: str) -> list[str]:
+    """The limits that cut a trajectory, and how the prompt reads."""
+    rollout = config.rollout
+    return [
+        f"limits: {rollout.max_turn_tokens} tokens a turn, {rollout.max_observation_tokens} an observation, "
+        f"{rollout.max_trajectory_tokens} a trajectory; {rollout.max_searches} searches of {rollout.top_k} passages",
+        template,
+    ]
 
 
 def step_line(step: int, steps: int, metrics: Json) -> str:

@@ -16,12 +16,20 @@ from prefect import flow
 
 from flows.names import flow_run_name, run_id_for
 from flows.prepare import prepare
-from flows.progress import StepProgress
+from flows.progress import StepProgress, start_lines
 from seeker.config import RunConfig
 from seeker.questions import read_questions
 from seeker.runs import Json, RunDirectory, check_latest, open_run, read_latest, write_metrics, writer_lock
 from tasks.advantages import advantage
-from tasks.cluster import ROLLOUT_SERVICE, Session, open_flow_cluster, start_rollouts, start_trainer, use_session
+from tasks.cluster import (
+    ROLLOUT_SERVICE,
+    Session,
+    describe_rollouts,
+    open_flow_cluster,
+    start_rollouts,
+    start_trainer,
+    use_session,
+)
 from tasks.evaluation import Mode, evaluate_version
 from tasks.identity import run_digests
 from tasks.publishing import publish, publish_held
@@ -74,8 +82,12 @@ def _loop(session: Session) -> Json:
     if latest is not None:
         check_latest(run, latest)
     first = 0 if latest is None else latest.next_step
+    described = describe_rollouts(session)  # executors load while the trainer does
     publish_held(session, first)
+    template = described.result()["template"]
+    run.amend({"template": template})
     with StepProgress(run.run_id, first, steps) as progress:
+        progress.say(start_lines(run.config, template))
         session.step_started = time.perf_counter()
         _after_commit(session, first, progress)
         for step in range(first, steps):
@@ -104,7 +116,7 @@ def _after_commit(session: Session, version: int, progress: StepProgress) -> Non
     modes = modes_due(session.config, version)
     for mode in modes:
         progress.evaluating(version)
-        progress.note([evaluate_version(version, mode)])
+        progress.note(evaluate_version(version, mode))
     if modes:
         write_metrics(session.run)
     session.step_started += time.perf_counter() - spent

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seeker.cluster.client import Cluster, Service, open_cluster
+from seeker.cluster.client import Call, Cluster, Service, open_cluster
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
@@ -108,6 +108,11 @@ def start_rollouts(
         release_s=config.cluster.rollout_release_s,
         env=_threads(config.cluster.rollout_threads),
     )
+
+
+def describe_rollouts(session: Session) -> Call:
+    """What an executor holds; the call also makes it load."""
+    return session.rollouts.call("describe", deadline_s=session.config.cluster.start_deadline_s, idempotent=True)
 
 
 def start_trainer(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Service:

@@ -25,6 +25,7 @@ from seeker.retrieval.bm25 import Bm25Index
 from seeker.rewards import load_reward
 from seeker.rollout import run_rollout
 from seeker.runs.policies import FolderObjects
+from seeker.template import check_template
 from seeker.tools import SearchTool, Tool
 from seeker.trajectories import encode_trajectories
 from seeker.types import Question, Trajectory
@@ -65,11 +66,12 @@ class RolloutService:
         return SearchTool(Bm25Index.open(index), self._config.rollout.top_k, self._config.prompt.passage)
 
     def describe(self) -> Json:
-        """What this executor holds."""
+        """What this executor holds, and whether its tokenizer reads the prompt and the spans alike."""
         return {
             "executor": self._context.executor,
             "set_up_count": self._context.set_up_count,
             "set_up_s": self._set_up_s,
+            "template": check_template(self._config.prompt, cast(Tokenizer, self._tokenizer)).describe(),
             **self._holds(),
         }
 

@@ -22,7 +22,8 @@ from seeker.runs import load_run
 from tests.flows.tiny_run import tiny_config
 from tests.flows.whole import copy_inputs, outcome
 
-pytestmark = pytest.mark.usefixtures("prefect_server")
+# Killed processes import torch anew, which takes long where many others work.
+pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -83,6 +83,7 @@ def test_a_run_commits_every_step_with_all_its_metrics(uninterrupted: Path) -> N
     told = json.loads((uninterrupted / "run.json").read_text())
     assert set(told["digests"]) >= {"policy", "prompt", "corpus", "index", "code"}
     assert told["cluster"] == {"kind": "fake"}
+    assert told["template"].startswith("plain prompt")
 
 
 def test_a_finished_run_started_again_does_nothing(uninterrupted: Path, tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_finished_run_started_again_does_nothing(uninterrupted: Path, tmp_path
     root, _ = run_flow(tmp_path)
     before = outcome(root)
     _, cluster = run_flow(tmp_path)
-    assert [method for method, _, _ in cluster.services["rollout-tiny"].calls] == []
+    assert [method for method, _, _ in cluster.services["rollout-tiny"].calls] == ["describe"]
     assert outcome(root) == before
     with pytest.raises(RunDirectoryError, match="seed: 0 -> 5"):
         run_flow(tmp_path, seed=5)
@@ -108,7 +109,7 @@ def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted
     assert latest is not None
     assert latest.step == 0
     root, cluster = run_flow(tmp_path)
-    assert [kwargs for _, _, kwargs in cluster.services["rollout-tiny"].calls if kwargs["group_size"] > 1] == []
+    assert [kwargs for _, _, kwargs in cluster.services["rollout-tiny"].calls if kwargs.get("group_size", 1) > 1] == []
     assert [method for method, _, _ in cluster.services["trainer-tiny"].calls].count("update") == 0
     assert outcome(root) == outcome(uninterrupted)
 

@@ -62,7 +62,7 @@ def tiny_config(folder: Path, **changes: Any) -> RunConfig:
             "max_observation_tokens": 48,
             "max_trajectory_tokens": 256,
             "slots": 8,
-            "call_deadline_s": 60,
+            "call_deadline_s": 240,
         },
         # A random policy answers nothing: rewards by its tokens give the update something to do.
         "reward": {"function": "tests.flows.tiny_run:reward_by_tokens"},
