@@ -4,8 +4,6 @@ Everything is read from the run directory, so the run need not be alive. Doing i
 and protocol returns the stored evaluation at once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """A policy version of a run as a Hugging Face folder, reloaded by transformers and compared token for token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from prefect import flow

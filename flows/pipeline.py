@@ -1,7 +1,5 @@
 """The main job: prepare, train with its evaluations, export."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from prefect import flow

@@ -5,8 +5,6 @@ beside it in ``prepared/indexes/``: preparing the same again checks the files an
 Prefect's cache is not asked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

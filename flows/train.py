@@ -4,8 +4,6 @@ The order and the decisions are here; the work is in the tasks. A run that was i
 when the same configuration is started again on its directory.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Make a starting policy for the laptop preset from demonstrations: `python -m flows.warm_start --seed 1 --out DIR`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
