@@ -94,8 +94,12 @@ def run_chunks(
     return void
 
 
-def take_trajectories(objects: ObjectStore, result: Json, policy_version: int) -> bytes:
+def take_trajectories(objects: ObjectStore, result: Json, policy_version: int, events: EventLog) -> bytes:
     """The trajectories of a finished call; their object is deleted, for from here on the run directory holds them."""
+    if result["load_failed"]:  # the anchor has mended it; that it was needed is infrastructure trouble
+        events.record(
+            "policy_reloaded", version=policy_version, executor=result["executor"], error=result["load_failed"]
+        )
     if result["policy_version"] != policy_version:
         raise ClusterError(f"policy version {policy_version} was asked for, {result['policy_version']} has answered")
     reference = ObjectHandle(**result["trajectories"])

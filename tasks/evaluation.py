@@ -158,11 +158,12 @@ def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: 
             deadline_s=attempts.deadline_s,
         )
 
+    events = EventLog(bench.root / "events.jsonl")
+
     def finish(_chunk: Chunk, result: Json) -> None:
-        data = take_trajectories(bench.cluster.objects, result, candidate.version)
+        data = take_trajectories(bench.cluster.objects, result, candidate.version, events)
         found.update((trajectory.question_id, trajectory) for trajectory in decode_trajectories(data))
 
-    events = EventLog(bench.root / "events.jsonl")
     about = {"evaluation": candidate.version, "mode": mode}
     void = run_chunks(chunks, submit, finish, attempts, events, about, bench.on_done)
     check_void(f"evaluation of policy version {candidate.version}", len(void), len(questions.questions))

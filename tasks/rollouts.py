@@ -62,7 +62,7 @@ def produce_rollouts(session: Session, step: int) -> Json:
         )
 
     def finish(chunk: Chunk, result: Json) -> None:
-        data = take_trajectories(session.cluster.objects, result, step)
+        data = take_trajectories(session.cluster.objects, result, step, run.events)
         found[chunk.name] = _store_call(run, chunk, step, data, result["report"])
 
     void = run_chunks(waiting, submit, finish, attempts, run.events, {"step": step})

@@ -19,7 +19,7 @@ from seeker.engines.torch_sampler import TorchSampler
 from seeker.errors import PolicyError
 from seeker.manifest import Manifest
 from seeker.prompt import Tokenizer
-from seeker.publishing import PolicyReader
+from seeker.publishing import LoadReport, PolicyReader
 from seeker.questions.storing import question_from_json
 from seeker.retrieval.bm25 import Bm25Index
 from seeker.rewards import load_reward
@@ -89,7 +89,7 @@ class RolloutService:
         `manifest` names the published version to use, in the object store or, with `policy_folder`, in a run
         directory; without a manifest the starting policy is used as it was loaded.
         """
-        load_s = self._hold(manifest, policy_folder)
+        loaded = self._hold(manifest, policy_folder)
         asked = [question_from_json(dict(question)) for question in questions]
         trajectories, report = run_rollout(
             asked,
@@ -107,7 +107,8 @@ class RolloutService:
         handle = self._context.objects.put(self._context.prefix, encode_trajectories(scored))
         return {
             "trajectories": handle.to_json(),
-            "report": {**asdict(report), "load_s": load_s},
+            "report": {**asdict(report), "load_s": 0.0 if loaded is None else loaded.seconds},
+            "load_failed": None if loaded is None else loaded.failed,
             "executor": self._context.executor,
             **self._holds(),
         }
@@ -121,24 +122,23 @@ class RolloutService:
             scored.extend(self._reward(question, group, self._config.reward))
         return scored
 
-    def _hold(self, manifest: Json | None, policy_folder: str | None) -> float:
-        """Make sure that the wanted version is loaded; the seconds that took."""
-        started = time.perf_counter()
+    def _hold(self, manifest: Json | None, policy_folder: str | None) -> LoadReport | None:
+        """Make sure that the wanted version is loaded; how it was, None where it was held."""
         if manifest is None:
             if self._held is not None:
                 raise PolicyError("the starting policy was asked for from an executor that holds a published version")
-            return 0.0
+            return None
         wanted = Manifest.from_json(manifest)
         if self._held == wanted:
-            return 0.0
+            return None
         objects, held = self._context.objects, self._held
         if policy_folder is not None:
             # A folder can only be read, which is all that a reader does; its keys are not the store's.
             objects, held = cast(ObjectStore, FolderObjects(Path(policy_folder))), None
-        PolicyReader(objects).load(wanted, self._model, held)
+        loaded = PolicyReader(objects).load(wanted, self._model, held)
         self._held = wanted
         self._sampler.adopt(wanted.version)
-        return time.perf_counter() - started
+        return loaded
 
     def _holds(self) -> Json:
         version = 0 if self._held is None else self._held.version

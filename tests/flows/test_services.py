@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from seeker.advantages import group_advantages
 from seeker.cluster.objects import ObjectHandle, ServiceContext
 from seeker.config import IndexConfig
 from seeker.errors import RunDirectoryError
+from seeker.manifest import Manifest
 from seeker.packing import encode_batch, pack_batch
 from seeker.retrieval.bm25 import build_index
 from seeker.runs import RunDirectory, open_run
@@ -114,6 +116,20 @@ def test_an_executor_loads_what_the_call_wants(world: World) -> None:
         stored = world.rollouts().rollout(QUESTIONS, version, manifest, True, 1, policy_folder=folder)
         assert world.read(told) == world.read(fresh) == world.read(stored)
         assert told["digest"] == fresh["digest"] == stored["digest"] == manifest["digest"]
+
+
+def test_an_executor_with_damaged_weights_loads_the_anchor_and_says_so(world: World) -> None:
+    manifests = [Manifest.from_json(manifest) for manifest in world.manifests]
+    version = next(number for number in (1, 2, 3) if manifests[number].continues(manifests[number - 1]))
+    executor = world.rollouts()
+    executor.rollout(QUESTIONS, version - 1, world.manifests[version - 1], True, 1)
+    with torch.no_grad():
+        next(executor._model.parameters()).add_(1.0)
+    told = executor.rollout(QUESTIONS, version, world.manifests[version], True, 1)
+    fresh = world.rollouts().rollout(QUESTIONS, version, world.manifests[version], True, 1)
+    assert world.read(told) == world.read(fresh)
+    assert "digest" in told["load_failed"]
+    assert fresh["load_failed"] is None
 
 
 def test_versions_differ_and_are_published_as_deltas_where_that_is_smaller(world: World) -> None:
