@@ -25,7 +25,7 @@ from seeker.types import Document
 
 READ = Phase("read", steps=1200, learning_rate=4e-3, environment_weight=0.3)
 MISLEAD = Phase("mislead", steps=300, learning_rate=1e-3, environment_weight=0.05)
-NOISE = Noise(no_search=0.1, bad_query=0.25, recover=0.5, stop_early=0.6, wrong_hop=0.25, wrong_fact=0.25)
+NOISE = Noise(no_search=0.1, bad_query=0.2, recover=0.5, stop_early=0.75, wrong_hop=0.2, wrong_fact=0.2)
 TOP_K = 2  # passages, as in the laptop preset
 TOKENIZER_WORLDS = range(1000, 1040)
 FIRST_WORLD, WORLDS_PER_SEED = 100_000, 10_000  # apart from the worlds of presets and tests
