@@ -58,7 +58,7 @@ drill: setup ## The long drills with real kills
 bench: setup ## Benchmarks, each a ratio in one run
 	$(DRIVER)/bin/python -m tests.benchmarks $(FLAGS)
 
-learning: setup ## Three seeds, two starting policies and the control of the laptop preset (about 25 minutes)
+learning: setup ## Three seeds, two starting policies and two controls of the laptop preset (half an hour)
 	$(DRIVER)/bin/python -m tests.benchmarks.learning
 
 clean: ## Remove environments, caches and prepared data (runs are kept)

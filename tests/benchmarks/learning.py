@@ -1,6 +1,6 @@
-"""What the laptop preset learns: three seeds, two starting policies, and a control with shuffled rewards.
+"""What the laptop preset learns: three seeds of two starting policies, and controls with shuffled rewards.
 
-`make learning` runs `seeker train` for each (about 25 minutes on two quiet cores) into `runs/learning/` and prints one
+`make learning` runs `seeker train` for each (about 25 minutes on two quiet cores, and 5 for the second policy) into `runs/learning/` and prints one
 table. A run that is finished already is only read, so the command can be repeated.
 """
 
@@ -37,7 +37,7 @@ CONTROL = ("--set", "reward.shuffle=true", "--set", "evaluation.num_questions=60
 TRIALS = (
     *(Trial(f"seed-{seed}", ("--seed", str(seed))) for seed in range(3)),
     *(Trial(f"second-seed-{seed}", ("--seed", str(seed), *SECOND)) for seed in range(3)),
-    Trial("control", CONTROL),
+    *(Trial(f"control-{seed}", ("--seed", str(seed), *CONTROL)) for seed in range(2)),
 )
 
 
@@ -89,8 +89,8 @@ def _training_seconds(trial: Trial) -> float:
 
 def _broken_claims(trial: Trial) -> list[str]:
     start, end = (evaluation["exact_match"] for evaluation in _evaluations(trial, "greedy"))
-    if trial.name == "control":
-        return [f"control: {end - start:+.3f} with shuffled rewards"] if end - start > 0.05 else []
+    if trial.name.startswith("control"):
+        return [f"{trial.name}: {end - start:+.3f} with shuffled rewards"] if end - start > 0.05 else []
     return [f"{trial.name}: greedy exact match {end:.3f} is below 0.5"] if end < 0.5 else []
 
 
