@@ -1,7 +1,7 @@
 """What the laptop preset learns: three seeds of two starting policies, and controls with shuffled rewards.
 
-`make learning` runs `seeker train` for each (about 25 minutes on two quiet cores, and 5 for the second policy) into `runs/learning/` and prints one
-table. A run that is finished already is only read, so the command can be repeated.
+`make learning` runs `seeker train` for each (half an hour on two quiet cores, the second policy included) into
+`runs/learning/` and prints one table. A run that is finished already is only read, so the command can be repeated.
 """
 
 from __future__ import annotations
