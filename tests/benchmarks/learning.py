@@ -48,7 +48,7 @@ def main() -> int:
     for trial in TRIALS:
         if not (trial.path / "export").is_dir():
             _run(["seeker", "train", "--preset", "laptop", "--out", str(trial.path), *trial.flags])
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=110)
     console.print(_table())
     broken = [text for trial in TRIALS for text in _broken_claims(trial)]
     console.print("\n".join(broken) or "all claims hold")
