@@ -11,6 +11,8 @@ import time
 
 from rich.console import Console
 
+from flows.environment import flow_environment
+
 NUM_STEPS = 30
 TARGET_S = 0.25
 PHASES = ("rollout", "advantage", "update", "publish")
@@ -18,10 +20,7 @@ PHASES = ("rollout", "advantage", "update", "publish")
 
 def main() -> None:
     """Print the cost per step and what share of the target it is."""
-    from flows.environment import prepare_environment, run_quietly
-
-    prepare_environment()
-    with run_quietly():
+    with flow_environment("tasks.naming"):
         orchestrated, plain = _measure(f"bench-{time.time_ns()}")
     cost = statistics.median(orchestrated) - statistics.median(plain)
     worst = max(orchestrated) - statistics.median(plain)
