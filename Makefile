@@ -47,7 +47,7 @@ test: setup ## Run the default test suite
 	$(DRIVER)/bin/python -m pytest $(FLAGS)
 
 lint: setup ## ruff
-	$(DRIVER)/bin/ruff check .
+	$(DRIVER)/bin/ruff check --no-cache .
 
 types: setup ## pyright, strict on seeker/
 	$(DRIVER)/bin/pyright

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from seeker.statistics import rollout_metrics
-
 from seeker.advantages import group_advantages, shuffle_rewards
 from seeker.packing import encode_batch, pack_batch
 from seeker.runs import FileRef, Json, RunDirectory, read_file, write_file
+from seeker.statistics import rollout_metrics
 from seeker.trajectories import decode_trajectories
 from seeker.types import Trajectory
 from tasks.cluster import Session, current_session
