@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from seeker.errors import ConfigError
 from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, load_config, locate
 from seeker.questions import check_inputs
 from seeker.retrieval.words import make_words
+from seeker.runs import check_out
 from seeker.show.reading import find_run, read_run
 from seeker.show.samples import read_samples
 from seeker.show.terminal import print_run
@@ -26,9 +28,11 @@ def prepare(arguments: Namespace) -> None:
 
 def train(arguments: Namespace) -> None:
     config = _config(arguments)
+    if config.out:
+        check_out(Path(config.out), config)
     with flow_environment("flows.pipeline") as flows:
         done = flows.pipeline(config)
-    print(f"look at it: seeker show {done['run']}")
+    print(f"look at it: seeker show {shlex.quote(done['run'])}")
 
 
 def evaluate(arguments: Namespace) -> None:
@@ -66,13 +70,20 @@ def show(arguments: Namespace) -> None:
     if arguments.png:
         from seeker.show.picture import draw_picture
 
-        Path(arguments.png).write_bytes(draw_picture(view))
+        _write("--png", arguments.png, draw_picture(view))
         print(f"picture: {arguments.png}")
     if arguments.html:
         from seeker.show.page import render_page
 
-        Path(arguments.html).write_text(render_page(view, samples), encoding="utf-8")
+        _write("--html", arguments.html, render_page(view, samples).encode())
         print(f"page: {arguments.html}")
+
+
+def _write(flag: str, path: str, data: bytes) -> None:
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: cannot be written ({error.strerror}); name a file in a folder") from error
 
 
 def config_flags(arguments: Namespace) -> dict[str, Any]:

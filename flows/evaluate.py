@@ -11,7 +11,7 @@ from typing import Literal
 from prefect import flow
 
 from flows.names import flow_run_name
-from flows.prepare import prepare
+from flows.prepare import prepare, prepared_again
 from flows.progress import print_evaluations
 from seeker.cluster.client import Cluster, Service
 from seeker.config import ClusterConfig, Positive, RunConfig, Section
@@ -106,7 +106,7 @@ def _run_subject(request: EvaluateRequest) -> _Subject:
     told = run.describe()
     config = run.config.model_copy(update={"cluster": request.cluster or run.config.cluster})
     candidate = Candidate(version, published_manifest(run, version), str(run.policy_folder.resolve()))
-    return _Subject(config, run.root, candidate, told["digests"], told["prepared"])
+    return _Subject(config, run.root, candidate, told["digests"], prepared_again(run))
 
 
 def _folder_subject(request: EvaluateRequest) -> _Subject:

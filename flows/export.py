@@ -5,11 +5,12 @@ from pathlib import Path
 from prefect import flow
 
 from flows.names import flow_run_name
+from flows.prepare import prepared_again
 from seeker.config import Positive, Section
 from seeker.errors import ConfigError, PolicyError, RunDirectoryError
 from seeker.questions import read_questions
 from seeker.runs import Json, load_run, published_manifest, read_latest
-from tasks.exporting import compare_policy, save_policy
+from tasks.exporting import check_folder, compare_policy, draft_folder, save_policy
 
 
 class ExportRequest(Section):
@@ -32,13 +33,15 @@ def export(request: ExportRequest) -> Json:
     if not 0 <= version <= latest.policy_version:
         raise ConfigError(f"version {version}: {run.root} holds the versions 0 to {latest.policy_version}")
     out = Path(request.out) if request.out else run.root / "export"
-    prepared = run.describe()["prepared"]
+    check_folder(out, may_replace=request.out is None)
+    prepared = prepared_again(run)
     questions = read_questions(prepared["heldout"])[: request.num_questions]
-    digest = save_policy(run.config, published_manifest(run, version), run.policy_folder, out)
-    compared = compare_policy(run.config, out, Path(prepared["index"]), questions, version)
-    if compared["differences"]:
-        raise PolicyError(
-            f"{out}: the exported folder answers otherwise than the trained policy: {compared['differences'][0]}; "
-            "do not use it"
-        )
+    with draft_folder(out) as draft:
+        digest = save_policy(run.config, published_manifest(run, version), run.policy_folder, draft)
+        compared = compare_policy(run.config, draft, Path(prepared["index"]), questions, version)
+        if compared["differences"]:
+            raise PolicyError(
+                f"{out}: the exported folder would answer otherwise than the trained policy: "
+                f"{compared['differences'][0]}; nothing was written"
+            )
     return {"path": str(out), "policy_version": version, "digest": digest, "compared_tokens": compared["tokens"]}

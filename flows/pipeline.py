@@ -11,8 +11,8 @@ from flows.prepare import prepare
 from flows.summary import summary_lines
 from flows.train import train
 from seeker.config import RunConfig
-from seeker.runs import Json
-from tasks.cluster import open_flow_cluster
+from seeker.runs import Json, check_out
+from tasks.cluster import check_trainers, open_flow_cluster
 
 
 @flow(name="pipeline", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
@@ -20,6 +20,8 @@ def pipeline(config: RunConfig, run_id: str | None = None) -> Json:
     """All of it; ``{"run": "runs/demo", "export": "runs/demo/export", "prepared": {...}}``."""
     run_id = run_id_for(config, run_id)
     root = config.out_path(run_id)
+    check_out(root, config)  # before anything is prepared, started or written
+    check_trainers(config)
     prepared = prepare(config)
     with open_flow_cluster(config, root / "logs"):
         trained = train(config, run_id, prepared)

@@ -16,6 +16,7 @@ from prefect import flow
 from rich.console import Console
 
 from seeker.config import RunConfig
+from seeker.errors import DataError
 from seeker.presets import project_root
 from seeker.questions import check_inputs, input_digests
 from seeker.retrieval.bm25 import index_versions
@@ -23,6 +24,7 @@ from seeker.retrieval.ceiling import ceiling_table, read_ceiling
 from seeker.retrieval.memory import describe_load
 from seeker.retrieval.storage import DamagedFolderError, check_folder, make_folder
 from seeker.retrieval.words import make_words
+from seeker.runs import RunDirectory
 from tasks import corpus as corpus_tasks
 from tasks import index as index_tasks
 
@@ -38,6 +40,24 @@ def prepare(config: RunConfig, root: str | None = None) -> dict[str, Any]:
     "ceiling": "...", "sha256": {"train": "9f..."}, "counts": {"train": 240, "heldout": 60, "corpus": 2958}}``.
     """
     return prepare_in(Path(root or project_root() / "prepared"), config)
+
+
+def prepared_again(run: RunDirectory) -> dict[str, Any]:
+    """What `run` was prepared with; made again from the run's own configuration where its files are gone.
+
+    Raises `DataError` when that gives other questions or another corpus than the run had.
+    """
+    told: dict[str, Any] = run.describe()["prepared"]
+    if all(Path(told[name]).exists() for name in ("train", "heldout", "corpus", "index")):
+        return told
+    again = prepare(run.config)
+    changed = [name for name in ("train", "heldout", "corpus") if again["sha256"][name] != told["sha256"][name]]
+    if changed:
+        raise DataError(
+            f"{run.root}: its prepared files are gone, and made again they differ ({', '.join(changed)}): the sources "
+            "that run.json names have changed; put back the files that the run was made with"
+        )
+    return again
 
 
 @dataclass(frozen=True, slots=True)

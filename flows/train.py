@@ -86,6 +86,8 @@ def _loop(session: Session) -> Json:
     run.amend({"template": template})
     with StepProgress(run.run_id, first, steps) as progress:
         progress.say(start_lines(run.config, template))
+        if first:
+            progress.say([f"going on from step {first} of {steps}, the last commit of {run.root}"])
         session.step_started = time.perf_counter()
         _after_commit(session, first, progress)
         for step in range(first, steps):

@@ -115,13 +115,18 @@ def describe_rollouts(session: Session) -> Call:
     return session.rollouts.call("describe", deadline_s=session.config.cluster.start_deadline_s, idempotent=True)
 
 
+def check_trainers(config: RunConfig) -> None:
+    """Refuse what is not built yet, before anything is started."""
+    if config.cluster.trainers != 1:
+        raise ConfigError(
+            f"cluster.trainers: {config.cluster.trainers} trainer executors are not supported yet; use --trainers 1"
+        )
+
+
 def start_trainer(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Service:
     """The trainer. One rank here; the gang of several comes with its rendezvous."""
     settings = run.config.cluster
-    if settings.trainers != 1:
-        raise ConfigError(
-            f"cluster.trainers: {settings.trainers} trainer executors are not supported yet; use --trainers 1"
-        )
+    check_trainers(run.config)
     return cluster.start(
         name,
         target=target,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from seeker.config import RunConfig
 from seeker.engines.policy import load_policy
 from seeker.engines.torch_sampler import TorchSampler
+from seeker.errors import ConfigError
 from seeker.manifest import Manifest
 from seeker.publishing import PolicyReader
 from seeker.retrieval.bm25 import Bm25Index
@@ -25,6 +29,34 @@ from seeker.tools import SearchTool
 from seeker.types import Author, Question, Trajectory
 
 TIE = 1e-4  # two tokens whose logits are nearer than this may change places between batch shapes
+
+
+def check_folder(out: Path, may_replace: bool) -> None:
+    """Only a run's own `export` folder is replaced; any other must be new or empty."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is a file; name a new folder")
+    if not may_replace and out.is_dir() and any(out.iterdir()):
+        raise ConfigError(f"--out {out}: the folder is not empty and is left alone; name a new one")
+
+
+@contextmanager
+def draft_folder(out: Path) -> Generator[Path]:
+    """A folder beside `out` that takes its place when all went well; an earlier export stays otherwise."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(dir=out.parent, prefix=".export-"))
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written ({error.strerror}); name another folder") from error
+    try:
+        draft = place / out.name
+        yield draft
+        for path in draft.iterdir():
+            path.chmod(0o644)  # the weights are written for their owner alone
+        if out.is_dir():
+            shutil.rmtree(out)
+        draft.rename(out)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @task(name="save-policy", cache_policy=NO_CACHE, persist_result=False)

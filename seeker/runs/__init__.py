@@ -13,7 +13,7 @@ from seeker.runs.commits import (
     read_latest,
     read_manifest,
 )
-from seeker.runs.directory import RunDirectory, load_run, open_run
+from seeker.runs.directory import RunDirectory, check_out, load_run, open_run
 from seeker.runs.events import EventLog
 from seeker.runs.files import FileRef, Json, is_intact, read_file, read_json, write_atomic, write_file, write_json
 from seeker.runs.lock import writer_lock
@@ -34,6 +34,7 @@ __all__ = [
     "RunDirectory",
     "append_metrics",
     "check_latest",
+    "check_out",
     "checkpoint_versions",
     "commit_start",
     "commit_step",

@@ -25,6 +25,7 @@ from seeker.errors import RunDirectoryError
 from seeker.presets import config_digest, describe_differences
 from seeker.runs.events import EventLog
 from seeker.runs.files import Json, read_json, write_json
+from seeker.runs.lock import writer_lock
 
 # Fields that may change when a run goes on: they decide how and how far it is executed, not what a step computes.
 EXECUTION_FIELDS = ("out", "preset", "steps", "cluster", "checkpoint")
@@ -72,14 +73,26 @@ def open_run(root: Path, config: RunConfig, run_id: str) -> RunDirectory:
     """Create the run directory, or go on with the one that is there. The caller holds the writer's lock."""
     if (root / "run.json").is_file():
         return _go_on(root, config)
-    if any((root / name).exists() for name in ("LATEST", "steps", "policy")):
-        raise RunDirectoryError(f"{root}: holds a run without run.json; restore that file or choose another --out")
-    foreign = [entry.name for entry in root.iterdir() if entry.name != ".lock" and not entry.name.startswith(".")]
-    if foreign and not _only_logs(foreign):
-        raise RunDirectoryError(f"{root}: not empty and not a run ({', '.join(foreign[:3])} …); choose another --out")
+    _check_new(root)
     run = RunDirectory(root, run_id, uuid.uuid4().hex[:12], 0, config)
     write_json(root / "run.json", {"run_id": run_id, "key": run.key, "created": time.time(), **_resolved(run)})
     return run
+
+
+def check_out(root: Path, config: RunConfig) -> None:
+    """Whether `config` can start or go on at `root`: looked at before anything is prepared, started or written there.
+
+    Raises `RunDirectoryError` (also `LockedError`) as `open_run` and the writer's lock would.
+    """
+    existed = root.exists()
+    if root.is_dir() and not (root / "run.json").is_file():
+        _check_new(root)  # before the lock's file is put into a folder that is not ours
+    with writer_lock(root):
+        if (root / "run.json").is_file():
+            _check_same(root, load_run(root).config, config)
+    if not existed:
+        (root / ".lock").unlink()
+        root.rmdir()
 
 
 def load_run(root: Path) -> RunDirectory:
@@ -89,14 +102,33 @@ def load_run(root: Path) -> RunDirectory:
     return RunDirectory(root, told["run_id"], told["key"], told["lineage"], config)
 
 
-def _go_on(root: Path, config: RunConfig) -> RunDirectory:
-    stored = load_run(root)
-    differing = [line for line in describe_differences(stored.config, config) if _section(line) not in EXECUTION_FIELDS]
+def _check_new(root: Path) -> None:
+    if any((root / name).exists() for name in ("LATEST", "steps", "policy")):
+        raise RunDirectoryError(f"{root}: holds a run without run.json; restore that file or choose another --out")
+    foreign = [entry.name for entry in root.iterdir() if not entry.name.startswith(".")]
+    if foreign and not _only_logs(foreign):
+        raise RunDirectoryError(f"{root}: not empty and not a run ({', '.join(foreign[:3])} …); choose another --out")
+
+
+def _check_same(root: Path, stored: RunConfig, config: RunConfig) -> None:
+    differing = [line for line in describe_differences(stored, config) if _section(line) not in EXECUTION_FIELDS]
     if differing:
         raise RunDirectoryError(
             f"{root}: this run was started with another configuration: {'; '.join(differing)}; "
             "use the same values to go on with it, or another --out to start a new run"
         )
+    latest = root / "LATEST"
+    done = read_json(latest)["policy_version"] if latest.is_file() else 0
+    if config.steps < done:
+        raise RunDirectoryError(
+            f"{root}: steps: {done} are committed already, {config.steps} were asked for; "
+            f"ask for {done} or more, or choose another --out"
+        )
+
+
+def _go_on(root: Path, config: RunConfig) -> RunDirectory:
+    stored = load_run(root)
+    _check_same(root, stored.config, config)
     run = RunDirectory(root, stored.run_id, stored.key, stored.lineage, config)
     run.amend(_resolved(run))
     return run

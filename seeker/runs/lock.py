@@ -11,14 +11,17 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from seeker.errors import LockedError
+from seeker.errors import LockedError, RunDirectoryError
 
 
 @contextmanager
 def writer_lock(root: Path) -> Generator[None]:
     """Hold the run directory at `root` for writing; refuses at once, naming the holder, when another process does."""
-    root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunDirectoryError(f"{root}: cannot be written ({error.strerror}); choose another --out") from error
     try:
         _take(descriptor, root)
         yield
