@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# A CPU build by default; e.g. `make train TORCH="torch==2.13.0" PIP_FLAGS="--index-url …"` chooses another build.
+# The build that the package index offers; `make setup TORCH="torch==2.13.0" PIP_FLAGS="--index-url …"` chooses one.
 TORCH ?= torch==2.13.0
 PIP_FLAGS ?=
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
