@@ -11,9 +11,9 @@ from flows.environment import flow_environment
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
 from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, load_config, locate
-from seeker.questions import check_inputs
+from seeker.questions import check_inputs, check_source
 from seeker.retrieval.words import make_words
-from seeker.runs import check_out
+from seeker.runs import check_out, load_run, wanted_version
 from seeker.show.reading import find_run, read_run
 from seeker.show.samples import read_samples
 from seeker.show.terminal import print_run
@@ -41,6 +41,10 @@ def evaluate(arguments: Namespace) -> None:
     if is_run and (arguments.preset or arguments.overrides):
         raise ConfigError(f"--preset and --set are for a policy folder: {root} is a run and brings its own protocol")
     config = None if is_run else load_config(arguments.preset or "laptop", arguments.overrides)
+    if is_run:
+        wanted_version(load_run(root), arguments.version)
+    if arguments.questions:
+        check_source(arguments.questions)
     with flow_environment("flows.evaluate") as flows:
         flows.evaluate(
             flows.EvaluateRequest(
@@ -56,6 +60,7 @@ def evaluate(arguments: Namespace) -> None:
 
 def export(arguments: Namespace) -> None:
     root = find_run(arguments.run)
+    wanted_version(load_run(root), arguments.version)
     with flow_environment("flows.export") as flows:
         done = flows.export(flows.ExportRequest(run=str(root), version=arguments.version, out=arguments.out))
     print(f"policy version {done['policy_version']} exported to {done['path']}")

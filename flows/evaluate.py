@@ -15,9 +15,9 @@ from flows.prepare import prepare, prepared_again
 from flows.progress import print_evaluations
 from seeker.cluster.client import Cluster, Service
 from seeker.config import ClusterConfig, Positive, RunConfig, Section
-from seeker.errors import ConfigError, LockedError, RunDirectoryError
+from seeker.errors import ConfigError, LockedError
 from seeker.questions import load_questions, read_questions
-from seeker.runs import Json, load_run, published_manifest, read_latest, write_metrics, writer_lock
+from seeker.runs import Json, load_run, published_manifest, wanted_version, write_metrics, writer_lock
 from tasks.cluster import open_flow_cluster, start_rollouts
 from tasks.counting import counting
 from tasks.evaluation import Bench, Candidate, Mode, QuestionSet, evaluate_policy
@@ -66,6 +66,7 @@ def evaluate(request: EvaluateRequest) -> list[Json]:
             rollouts.close()
     _refresh_metrics(subject.root)
     print_evaluations(done)
+    print(f"results and trajectories: {subject.root / 'evaluations'}")
     return done
 
 
@@ -97,12 +98,7 @@ def _evaluate(subject: _Subject, cluster: Cluster, rollouts: Service, questions:
 def _run_subject(request: EvaluateRequest) -> _Subject:
     """A committed version of a run, loaded from the run directory's own anchors and deltas."""
     run = load_run(Path(request.run))
-    latest = read_latest(run)
-    if latest is None:
-        raise RunDirectoryError(f"{run.root}: no policy version is committed yet; train first")
-    version = latest.policy_version if request.version is None else request.version
-    if not 0 <= version <= latest.policy_version:
-        raise ConfigError(f"version {version}: {run.root} holds the versions 0 to {latest.policy_version}")
+    version = wanted_version(run, request.version)
     told = run.describe()
     config = run.config.model_copy(update={"cluster": request.cluster or run.config.cluster})
     candidate = Candidate(version, published_manifest(run, version), str(run.policy_folder.resolve()))

@@ -7,9 +7,9 @@ from prefect import flow
 from flows.names import flow_run_name
 from flows.prepare import prepared_again
 from seeker.config import Positive, Section
-from seeker.errors import ConfigError, PolicyError, RunDirectoryError
+from seeker.errors import PolicyError
 from seeker.questions import read_questions
-from seeker.runs import Json, load_run, published_manifest, read_latest
+from seeker.runs import Json, load_run, published_manifest, wanted_version
 from tasks.exporting import check_folder, compare_policy, draft_folder, save_policy
 
 
@@ -26,12 +26,7 @@ class ExportRequest(Section):
 def export(request: ExportRequest) -> Json:
     """Write the folder and check it: ``{"path": "runs/demo/export", "compared_tokens": 412, "digest": "9f…"}``."""
     run = load_run(Path(request.run))
-    latest = read_latest(run)
-    if latest is None:
-        raise RunDirectoryError(f"{run.root}: no policy version is committed yet; train first")
-    version = latest.policy_version if request.version is None else request.version
-    if not 0 <= version <= latest.policy_version:
-        raise ConfigError(f"version {version}: {run.root} holds the versions 0 to {latest.policy_version}")
+    version = wanted_version(run, request.version)
     out = Path(request.out) if request.out else run.root / "export"
     check_folder(out, may_replace=request.out is None)
     prepared = prepared_again(run)

@@ -149,7 +149,7 @@ def ceiling_table(report: CeilingReport) -> Table:
         title=f"One search with the question as the query, top {report.k} of {report.num_documents} paragraphs"
     )
     for name in ("split", "kind"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True, min_width=max((len(getattr(row, name)) for row in report.rows), default=4))
     for name in ("questions", "gold recall", "all gold", "some gold", "answer string"):
         table.add_column(name, justify="right")
     for row in report.rows:

@@ -12,6 +12,7 @@ from seeker.runs.commits import (
     published_manifest,
     read_latest,
     read_manifest,
+    wanted_version,
 )
 from seeker.runs.directory import RunDirectory, check_out, load_run, open_run
 from seeker.runs.events import EventLog
@@ -52,6 +53,7 @@ __all__ = [
     "read_latest",
     "read_manifest",
     "read_metrics",
+    "wanted_version",
     "write_atomic",
     "write_checkpoint_summary",
     "write_file",

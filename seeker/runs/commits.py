@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seeker.errors import RunDirectoryError
+from seeker.errors import ConfigError, RunDirectoryError
 from seeker.runs.directory import RunDirectory
 from seeker.runs.files import FileRef, Json, dump_json, read_file, read_json, write_file, write_json
 
@@ -48,6 +48,21 @@ def read_latest(run: RunDirectory) -> Latest | None:
         policy=FileRef.from_json(told["policy"]),
         manifest=None if manifest is None else FileRef.from_json(manifest),
     )
+
+
+def wanted_version(run: RunDirectory, version: int | None) -> int:
+    """The committed policy version that was asked for; the latest when none was.
+
+    Raises `RunDirectoryError` when nothing is committed, `ConfigError` when the run does not hold that version.
+    """
+    latest = read_latest(run)
+    if latest is None:
+        raise RunDirectoryError(f"{run.root}: no policy version is committed yet; train first")
+    if version is None:
+        return latest.policy_version
+    if not 0 <= version <= latest.policy_version:
+        raise ConfigError(f"version {version}: {run.root} holds the versions 0 to {latest.policy_version}")
+    return version
 
 
 def commit_start(run: RunDirectory, policy: FileRef) -> Latest:

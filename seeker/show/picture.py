@@ -28,6 +28,7 @@ def draw_picture(view: RunView) -> bytes:
         axes.plot(xs, ys, color="#555555", linewidth=1)
         axes.set_title(label, fontsize=9)
         axes.tick_params(labelsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
     output = io.BytesIO()
     figure.savefig(output, format="png", metadata={"Software": None})
     return output.getvalue()
