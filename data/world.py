@@ -6,10 +6,8 @@ union of both halves. Two worlds of different seed may share a word by chance, n
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
 from data.entities import Half, Sizes, make_half
 from data.kinds import Plan, make_plans
@@ -76,8 +74,3 @@ def hotpotqa_records(questions: list[Question], documents: list[Document], seed:
             }
         )
     return records
-
-
-def write_hotpotqa(path: Path, records: list[dict[str, object]]) -> None:
-    """One record a line."""
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")

@@ -44,7 +44,7 @@ def low_score_notice(config: RunConfig, policy: str) -> str | None:
         f"note: this policy has {size / 1e6:.1f} million parameters and was taught to read the generated world only. "
         "On real text an exact match near zero is expected: the run shows that the pipeline works on these questions. "
         "For answers use a language model of a billion parameters or more, for example the preset "
-        "qwen2.5-3b-hotpotqa on GPUs."
+        "qwen2.5-3b-hotpotqa on GPUs (with --trainers 1)."
     )
 
 
