@@ -117,6 +117,18 @@ class CallError(ClusterError):
         super().__init__(message)
 
 
+class GangLostError(ClusterError):
+    """A member of a gang was lost, and its generation ended with it: form the gang again.
+
+    `rank` is -1 and `executor` empty where it cannot be known which member it was.
+    """
+
+    def __init__(self, message: str, rank: int = -1, executor: str = "") -> None:
+        self.rank = rank
+        self.executor = executor
+        super().__init__(message)
+
+
 class DeadlineError(ClusterError):
     """A call, a connection or a start-up did not finish within its deadline (seconds in the message)."""
 

@@ -94,8 +94,9 @@ class Service:
         try:
             while True:
                 try:
-                    request = pickle_request(method, arguments, max(0.0, end - time.monotonic()), wall_end)
-                    self._settle(call, value=self._attempt(call, request, end + GRACE_S))
+                    seconds = max(0.0, end - time.monotonic())
+                    request = {"method": method, "arguments": arguments, "seconds": seconds, "end": wall_end}
+                    self._settle(call, value=self._attempt(call, pickle_request(request), end + GRACE_S))
                     return
                 except LostError as error:
                     if not idempotent or call.num_retries >= MAX_RETRIES or self._closed.is_set():

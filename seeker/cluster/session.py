@@ -105,9 +105,9 @@ def runner_context(setup: dict[str, Any]) -> bytes:
     return _CLOUDPICKLE_PREFIX + pickle.dumps(pickle.dumps(context))
 
 
-def pickle_request(method: str, arguments: bytes, seconds: float, end: float | None) -> bytes:
-    """The input of a call: the starter's one method, its request inside a tuple so that it is not taken for a ref."""
-    return pickle.dumps(Expression(_RUNNER_REQUEST, request=(method, arguments, seconds, end)))
+def pickle_request(request: dict[str, Any]) -> bytes:
+    """The input of a call: the starter's one method, its request inside a dict so that it is not taken for a ref."""
+    return pickle.dumps(Expression(_RUNNER_REQUEST, request=request))
 
 
 def unpickle_reply(data: memoryview) -> dict[str, Any]:

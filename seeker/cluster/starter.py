@@ -41,12 +41,12 @@ class Starter:
     def __init__(self) -> None:
         """Nothing may fail here."""
 
-    def call(self, request: tuple[str, bytes, float, float | None]) -> dict[str, Any]:
-        """Run one method in the child. `request`: method, pickled (args, kwargs), seconds allowed, wall-clock end."""
+    def call(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run one method in the child. `request`: method, arguments (pickled), seconds allowed, wall-clock end."""
         with _lock:
             _busy.set()
             try:
-                return _run(self.SETUP, *request)
+                return _run(self.SETUP, request)
             except BaseException as error:  # the executor must not fail, whatever happens
                 while _children:
                     _children.pop().end()
@@ -118,7 +118,8 @@ class Failure(Exception):
         super().__init__(message)
 
 
-def _run(setup: dict[str, Any], method: str, arguments: bytes, seconds: float, end: float | None) -> dict[str, Any]:
+def _run(setup: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    method, arguments, seconds, end = (request[name] for name in ("method", "arguments", "seconds", "end"))
     if end is not None:  # the driver's clock is ours: what the call waited in the queue counts
         seconds = min(seconds, end - time.time())
     deadline = time.monotonic() + seconds
