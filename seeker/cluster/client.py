@@ -20,6 +20,7 @@ from seeker.cluster import wire
 from seeker.cluster.calls import Call, gather
 from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import FrontendClient, RefusedError
+from seeker.cluster.named import Address
 from seeker.cluster.objects import FlightObjects, ObjectHandle, ObjectStore
 from seeker.cluster.resources import Resources, parse_resources, resources_of
 from seeker.cluster.service import Service
@@ -40,13 +41,12 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 
 def open_cluster(settings: ClusterSettings) -> Cluster:
     """Connect to the named cluster, or start the embedded one, which ends with this process."""
-    endpoint = settings.resolved_endpoint()
-    if endpoint is not None:
-        return Cluster(settings, endpoint, settings.resolved_cache_endpoint(), None)
+    address = settings.address()
+    if address is not None:
+        return Cluster(settings, address, None)
     embedded = EmbeddedCluster(settings)
     try:
-        description = embedded.wait_ready(_START_DEADLINE_S)
-        return Cluster(settings, description["endpoint"], description["cache_endpoint"], embedded)
+        return Cluster(settings, embedded.wait_ready(_START_DEADLINE_S), embedded)
     except BaseException:
         embedded.stop()
         raise
@@ -55,15 +55,12 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
 class Cluster:
     """An open cluster. `close` (or leaving the with block) leaves no session, object or process behind."""
 
-    def __init__(
-        self, settings: ClusterSettings, endpoint: str, cache_endpoint: str, embedded: EmbeddedCluster | None
-    ) -> None:
-        self.endpoint = endpoint
+    def __init__(self, settings: ClusterSettings, address: Address, embedded: EmbeddedCluster | None) -> None:
+        self.endpoint = address.endpoint
         self.settings = settings
         self._embedded = embedded
-        ca_file = settings.resolved_ca_file()
-        self._frontend = FrontendClient(endpoint, ca_file, settings.connect_deadline_s)
-        self._flight = FlightObjects(cache_endpoint, ca_file)
+        self._frontend = FrontendClient(address.endpoint, address.ca_file, settings.connect_deadline_s)
+        self._flight = FlightObjects(address.cache_endpoint, address.cache_ca_file)
         self._services: list[Service] = []
         self._applications: set[str] = set()
         self._lock = threading.Lock()

@@ -14,11 +14,32 @@ import time
 from pathlib import Path
 from typing import Any
 
+from seeker.cluster.named import Address
 from seeker.cluster.settings import ClusterSettings
 from seeker.errors import ClusterError, DeadlineError
 
 _STOP_DEADLINE_S = 10.0
 _LOG_TAIL_BYTES = 2000
+
+
+def server_line(settings: ClusterSettings) -> list[str]:
+    """The command that serves a cluster of these settings."""
+    line = [sys.executable, "-m", "seeker.cluster.local", "--python", settings.executor_python()]
+    options = {
+        "--slots": settings.slots,
+        "--memory": settings.memory_bytes,
+        "--gpus": settings.gpus,
+        "--spill-dir": settings.spill_dir,
+        "--object-memory": settings.memory_limit_bytes,
+        "--faults": settings.faults,
+    }
+    return line + [part for name, value in options.items() if value is not None for part in (name, str(value))]
+
+
+def server_environment() -> dict[str, str]:
+    """Ours, with this source tree on the path."""
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 class EmbeddedCluster:
@@ -29,8 +50,7 @@ class EmbeddedCluster:
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
-        line = [sys.executable, "-m", "seeker.cluster.local", "--python", settings.executor_python()]
-        line += ["--slots", str(settings.slots)]
+        line = server_line(settings)
         if settings.log_dir is None:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `stop`)
         else:
@@ -38,22 +58,19 @@ class EmbeddedCluster:
             directory.mkdir(parents=True, exist_ok=True)
             self._log = open(directory / "cluster.log", "ab+")  # noqa: SIM115
             line += ["--log-dir", str(directory)]
-        environment = dict(os.environ)
-        paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self.process = subprocess.Popen(
             line,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment,
+            env=server_environment(),
             start_new_session=True,  # a Ctrl-C reaches us first, and we end it in order
         )
         self.root: Path | None = None  # its private directory
         self.log_dir = ""
 
-    def wait_ready(self, deadline_s: float) -> dict[str, Any]:
-        """The cluster's own description: endpoints, pid, directories."""
+    def wait_ready(self, deadline_s: float) -> Address:
+        """Wait for the cluster's own description of itself; its endpoints."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + deadline_s
         data = b""
@@ -68,7 +85,7 @@ class EmbeddedCluster:
         description: dict[str, Any] = json.loads(data)
         self.root = Path(description["root"])
         self.log_dir = description["log_dir"]
-        return description
+        return Address(description["endpoint"], description["cache_endpoint"], source="the embedded cluster")
 
     def is_alive(self) -> bool:
         return self.process.poll() is None

@@ -6,8 +6,13 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import seeker
+from seeker.cluster.named import Address, checked_address, read_context
+
+Faults = Literal["none", "engine"]
+CONTEXT_VARIABLE = "SEEKER_CLUSTER_CONTEXT"
 
 
 def _code_root() -> str:
@@ -16,7 +21,7 @@ def _code_root() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Without an endpoint (here or in FLAME_ENDPOINT) the embedded cluster is started.
+    """Without a named cluster (see `address`) the embedded one is started; fields marked * are for that one alone.
 
     Example: ``ClusterSettings(slots=16, log_dir="runs/demo/logs", run_id="demo")``.
     """
@@ -24,21 +29,39 @@ class ClusterSettings:
     endpoint: str | None = None  # http://host:8080 or https://...
     cache_endpoint: str | None = None  # grpc://host:9090 or grpcs://...
     ca_file: str | None = None  # certificate authority of https and grpcs endpoints
+    context: str | None = None  # a context of ~/.flame/flame.yaml
     python: str | None = None  # the executors' interpreter; see `executor_python`
-    slots: int = 16  # capacity of the embedded cluster's node, whatever cores the machine has
+    slots: int = 16  # * capacity of the node in cores, whatever the machine has
+    memory_bytes: int | None = None  # * capacity of the node; the machine's when absent
+    gpus: int | None = None  # * capacity of the node; the machine's when absent
+    spill_dir: str | None = None  # * where objects go that are above `memory_limit_bytes`
+    memory_limit_bytes: int | None = None  # * of objects held in memory; needs `spill_dir`
+    faults: Faults = "none"  # * "engine": those of real 0.6 servers, for tests
     log_dir: str | None = None
     connect_deadline_s: float = 10.0
+    lease_s: float = 30.0  # services end their work when this driver has been silent for so long
     code_root: str | None = None  # directory that holds `seeker` on the executors' nodes; this tree when absent
     run_id: str = "run"
 
-    def resolved_endpoint(self) -> str | None:
-        return self.endpoint or os.environ.get("FLAME_ENDPOINT") or None
+    def address(self) -> Address | None:
+        """The named cluster; None means the embedded one. The first source that names any part decides all of it:
 
-    def resolved_cache_endpoint(self) -> str:
-        return self.cache_endpoint or os.environ.get("FLAME_CACHE_ENDPOINT") or "grpc://127.0.0.1:9090"
-
-    def resolved_ca_file(self) -> str | None:
-        return self.ca_file or os.environ.get("FLAME_CA_FILE") or None
+        `endpoint` and `cache_endpoint` here, `context` here or in SEEKER_CLUSTER_CONTEXT, then FLAME_ENDPOINT and
+        FLAME_CACHE_ENDPOINT. Certificates: `ca_file` here, else the context's, else FLAME_CA_FILE.
+        """
+        ca_file = self.ca_file or os.environ.get("FLAME_CA_FILE") or None
+        if self.endpoint or self.cache_endpoint:
+            return checked_address(self.endpoint, self.cache_endpoint, (ca_file, ca_file), "cluster settings")
+        context = self.context or os.environ.get(CONTEXT_VARIABLE)
+        if context:
+            named = read_context(context)
+            ca_files = (self.ca_file or named.ca_file or ca_file, self.ca_file or named.cache_ca_file or ca_file)
+            return checked_address(named.endpoint, named.cache_endpoint, ca_files, named.source)
+        endpoint, cache_endpoint = os.environ.get("FLAME_ENDPOINT"), os.environ.get("FLAME_CACHE_ENDPOINT")
+        if endpoint or cache_endpoint:
+            source = "environment (FLAME_ENDPOINT, FLAME_CACHE_ENDPOINT)"
+            return checked_address(endpoint, cache_endpoint, (ca_file, ca_file), source)
+        return None
 
     def resolved_code_root(self) -> str:
         return self.code_root or _code_root()

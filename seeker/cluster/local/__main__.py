@@ -16,7 +16,10 @@ import signal
 import sys
 from pathlib import Path
 
-from seeker.cluster.local.server import LocalCluster, LocalSettings
+from seeker.cluster.local.options import LOOPBACK, LocalSettings, check_settings
+from seeker.cluster.local.server import LocalCluster
+from seeker.cluster.resources import parse_resources
+from seeker.errors import ConfigError
 
 _PARENT_POLL_S = 0.5
 
@@ -25,13 +28,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="seeker.cluster.local", description=__doc__)
     parser.add_argument("--python", default=sys.executable, help="interpreter of the executors")
     parser.add_argument("--slots", type=int, default=16, help="capacity of the node in cores, whatever the machine has")
+    parser.add_argument("--memory", type=_num_bytes, help="capacity of the node, as in 8g (default: the machine's)")
+    parser.add_argument("--gpus", type=int, help="capacity of the node (default: the machine's)")
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on; only this machine's own is allowed")
+    parser.add_argument("--spill-dir", type=Path, help="where objects go that are above --object-memory")
+    parser.add_argument("--object-memory", type=_num_bytes, help="bytes of objects held in memory; needs --spill-dir")
+    parser.add_argument("--faults", choices=("none", "engine"), default="none", help="engine: faults of real servers")
     parser.add_argument("--log-dir", type=Path, help="where executors' logs go; a private directory when absent")
     parser.add_argument("--socket-deadline", type=float, default=30.0, help="seconds for a process to open its socket")
     parser.add_argument("--serve", action="store_true", help="run until a signal instead of until stdin ends")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    settings = LocalSettings(os.path.abspath(options.python), options.slots, options.log_dir, options.socket_deadline)
+    settings = LocalSettings(
+        python=os.path.abspath(options.python),
+        slots=options.slots,
+        memory_bytes=options.memory,
+        gpus=options.gpus,
+        host=options.host,
+        spill_dir=options.spill_dir,
+        object_memory_bytes=options.object_memory,
+        faults=options.faults,
+        log_dir=options.log_dir,
+        socket_deadline_s=options.socket_deadline,
+    )
+    try:
+        check_settings(settings)
+    except ConfigError as error:
+        parser.error(str(error))
     asyncio.run(_serve(settings, tied_to_parent=not options.serve))
+
+
+def _num_bytes(text: str) -> int:
+    try:
+        return parse_resources(f"mem={text}").memory_bytes
+    except ConfigError:
+        raise argparse.ArgumentTypeError(f"expected bytes, for example 8g or 512m, found {text!r}") from None
 
 
 async def _serve(settings: LocalSettings, tied_to_parent: bool) -> None:

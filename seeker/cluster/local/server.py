@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import glob
 import os
 import shutil
 import socket
 import tempfile
 import threading
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,23 +20,13 @@ from seeker.cluster.local import launch
 from seeker.cluster.local.cache import ObjectCache
 from seeker.cluster.local.executor import Executor, ExecutorSettings
 from seeker.cluster.local.frontend import Frontend
+from seeker.cluster.local.options import LocalSettings, capacity_of
 from seeker.cluster.local.packages import Packages
 from seeker.cluster.local.scheduler import Scheduler
 from seeker.cluster.local.state import State
-from seeker.cluster.resources import Resources
 
 _ROOT_PREFIX = "seeker-"
 _LOCK_NAME = "lock"
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSettings:
-    """Example: ``LocalSettings(python="/venv/bin/python", slots=16)``."""
-
-    python: str
-    slots: int = 16
-    log_dir: Path | None = None
-    socket_deadline_s: float = 30.0
 
 
 class LocalCluster:
@@ -56,7 +44,7 @@ class LocalCluster:
         self._packages = Packages(self._cache, self._root / "packages")
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])  # its 4 MiB receive limit is the engine's
         self.port = self._server.add_insecure_port("127.0.0.1:0")
-        capacity = Resources(self._settings.slots, _memory_bytes(), len(glob.glob("/dev/nvidia[0-9]*")))
+        capacity = capacity_of(self._settings)
         self._executor_settings = self._shared_settings()
         self._scheduler = Scheduler(self._state, capacity, partial(Executor, self._executor_settings, self._packages))
         self._register_template()
@@ -108,10 +96,6 @@ class LocalCluster:
             installer="python",
         )
         self._state.register(launch.RUNNER_TEMPLATE, spec)
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _short_temporary_directory() -> str:
