@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -61,6 +62,10 @@ class Echo:
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(30)
         return "survived"
+
+    def start_process(self) -> int:
+        """A process of the service's own, which nobody ends; its id."""
+        return subprocess.Popen(["sleep", "600"]).pid
 
     def large(self, num_bytes: int) -> bytes:
         return bytes(num_bytes)

@@ -16,6 +16,7 @@ import grpc
 
 from seeker.cluster import wire
 from seeker.cluster.local import launch
+from seeker.cluster.local.guardian import GroupWatch
 from seeker.cluster.local.packages import Packages
 from seeker.cluster.local.process import ExecutorProcess, GoneError, ProcessError
 from seeker.cluster.local.records import SessionRecord, TaskRecord
@@ -41,6 +42,7 @@ class ExecutorSettings:
     log_dir: Path
     node: str
     environment: dict[str, str]  # the cluster's endpoints
+    groups: GroupWatch
     socket_deadline_s: float = 30.0
     enter_deadline_s: float = 600.0
     leave_deadline_s: float = 1.0
@@ -77,7 +79,7 @@ class Executor:
         self._on_bound = on_bound
         self._socket = settings.root / f"{self.id}.sock"
         self._directory = settings.root / "work" / self.id
-        self._process = ExecutorProcess(self._socket, settings.log_dir / f"executor-{self.id}.log")
+        self._process = ExecutorProcess(self._socket, settings.log_dir / f"executor-{self.id}.log", settings.groups)
         self._channel: Any = None
         self._instance: Any = None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seeker.cluster.local import launch
+from seeker.cluster.local.guardian import GroupWatch
 
 _SOCKET_POLL_S = 0.005
 _LAST_REPLY_S = 0.2  # a reply may have been sent just before the process ended
@@ -28,7 +29,8 @@ class GoneError(Exception):
 class ExecutorProcess:
     """A process of its own group and session, listening on `socket_path`, writing to `log_path`."""
 
-    def __init__(self, socket_path: Path, log_path: Path) -> None:
+    def __init__(self, socket_path: Path, log_path: Path, groups: GroupWatch) -> None:
+        self._groups = groups
         self._socket_path = socket_path
         self._log_path = log_path
         self._process: asyncio.subprocess.Process | None = None
@@ -56,6 +58,7 @@ class ExecutorProcess:
                 )
         except OSError as error:
             raise ProcessError(f"cannot start {command.line[0]!r}: {error}") from error
+        self._groups.born(self._process.pid)
         self.exited = asyncio.ensure_future(self._process.wait())
         await self._await_socket(socket_deadline_s)
 
@@ -99,6 +102,7 @@ class ExecutorProcess:
         await asyncio.wait([self.exited], timeout=kill_after_s)
         self.signal(signal.SIGKILL)
         await asyncio.wait([self.exited])
+        self._groups.gone(self._process.pid)
 
     def signal(self, signum: signal.Signals) -> None:
         assert self._process is not None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import shutil
 import socket
-import tempfile
 import threading
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,14 @@ import grpc
 from seeker.cluster import wire
 from seeker.cluster.local import launch
 from seeker.cluster.local.cache import ObjectCache
+from seeker.cluster.local.directories import make_directory, remove_stale_directories, short_temporary_directory
 from seeker.cluster.local.executor import Executor, ExecutorSettings
 from seeker.cluster.local.frontend import Frontend
-from seeker.cluster.local.options import LocalSettings, capacity_of
+from seeker.cluster.local.guardian import Guardian
+from seeker.cluster.local.options import LOOPBACK, LocalSettings, capacity_of
 from seeker.cluster.local.packages import Packages
 from seeker.cluster.local.scheduler import Scheduler
 from seeker.cluster.local.state import State
-
-_ROOT_PREFIX = "seeker-"
-_LOCK_NAME = "lock"
 
 
 class LocalCluster:
@@ -38,27 +35,55 @@ class LocalCluster:
         self._state = State()
 
     async def __aenter__(self) -> LocalCluster:
-        remove_stale_roots()
-        self._root, self._lock = _make_root()
-        self._cache = ObjectCache()
-        self._packages = Packages(self._cache, self._root / "packages")
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])  # its 4 MiB receive limit is the engine's
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        capacity = capacity_of(self._settings)
-        self._executor_settings = self._shared_settings()
-        self._scheduler = Scheduler(self._state, capacity, partial(Executor, self._executor_settings, self._packages))
-        self._register_template()
-        wire.frontend_grpc.add_FrontendServicer_to_server(Frontend(self._state, self._scheduler), self._server)
-        threading.Thread(target=self._cache.serve, name="object-cache", daemon=True).start()
-        await self._server.start()
+        async with AsyncExitStack() as stack:  # undone in reverse order, also when a later part fails
+            directories = self._make_directories(stack)
+            self._guardian = Guardian(directories)
+            await self._guardian.start()
+            stack.push_async_callback(self._guardian.stop)
+            self._start_cache(stack, directories[-1])
+            await self._start_frontend(stack)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._scheduler.stop()
-        await self._server.stop(grace=0.2)
-        await asyncio.get_running_loop().run_in_executor(None, partial(self._cache.shutdown))
-        shutil.rmtree(self._root, ignore_errors=True)
-        os.close(self._lock)
+        await self._stack.aclose()
+
+    def _make_directories(self, stack: AsyncExitStack) -> list[Path]:
+        """The cluster's own, and one for spilled objects when they are wanted. Those of killed clusters go."""
+        parents = [short_temporary_directory()]
+        if self._settings.spill_dir is not None:
+            self._settings.spill_dir.mkdir(parents=True, exist_ok=True)
+            parents.append(self._settings.spill_dir.resolve())
+        made: list[Path] = []
+        for parent in parents:
+            remove_stale_directories(parent)
+            directory = make_directory(parent)
+            stack.callback(directory.remove)
+            made.append(directory.path)
+        self._root = made[0]
+        return made
+
+    def _start_cache(self, stack: AsyncExitStack, spill_directory: Path) -> None:
+        self._cache = ObjectCache()
+        threading.Thread(target=self._cache.serve, name="object-cache", daemon=True).start()
+
+        async def stop() -> None:
+            await asyncio.get_running_loop().run_in_executor(None, partial(self._cache.shutdown))
+
+        stack.push_async_callback(stop)
+
+    async def _start_frontend(self, stack: AsyncExitStack) -> None:
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])  # its 4 MiB receive limit is the engine's
+        self.port = self._server.add_insecure_port(f"{LOOPBACK}:0")
+        self._executor_settings = self._shared_settings()
+        packages = Packages(self._cache, self._root / "packages")
+        make_executor = partial(Executor, self._executor_settings, packages)
+        self._scheduler = Scheduler(self._state, capacity_of(self._settings), make_executor)
+        self._register_template()
+        wire.frontend_grpc.add_FrontendServicer_to_server(Frontend(self._state, self._scheduler), self._server)
+        stack.push_async_callback(self._server.stop, grace=0.2)
+        stack.push_async_callback(self._scheduler.stop)
+        await self._server.start()
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -84,6 +109,7 @@ class LocalCluster:
             log_dir=log_dir,
             node=socket.gethostname(),
             environment=endpoints,
+            groups=self._guardian,
             socket_deadline_s=self._settings.socket_deadline_s,
         )
 
@@ -96,37 +122,3 @@ class LocalCluster:
             installer="python",
         )
         self._state.register(launch.RUNNER_TEMPLATE, spec)
-
-
-def _short_temporary_directory() -> str:
-    """Unix socket paths end at 104 characters, so a long TMPDIR will not do."""
-    return tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"
-
-
-def _make_root() -> tuple[Path, int]:
-    """A private directory (mode 0700) and the descriptor of its lock, held as long as the cluster lives."""
-    root = Path(tempfile.mkdtemp(prefix=_ROOT_PREFIX, dir=_short_temporary_directory()))
-    staged = root / f"{_LOCK_NAME}.new"
-    lock = os.open(staged, os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    staged.rename(root / _LOCK_NAME)  # visible only once it is held
-    return root, lock
-
-
-def remove_stale_roots() -> None:
-    """Remove the directories of clusters that were killed: ours, and their lock is free."""
-    for root in Path(_short_temporary_directory()).glob(f"{_ROOT_PREFIX}*"):
-        path = root / _LOCK_NAME
-        try:
-            if root.stat().st_uid != os.getuid() or not path.exists():
-                continue
-            lock = os.open(path, os.O_RDWR)
-        except OSError:  # it went away meanwhile, or is not ours to read
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(root, ignore_errors=True)
-        except BlockingIOError:
-            continue  # held: that cluster is alive
-        finally:
-            os.close(lock)
