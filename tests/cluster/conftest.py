@@ -6,11 +6,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.flight as flight
 import pytest
 
-from seeker.cluster.client import Cluster, ClusterSettings, open_cluster
+if TYPE_CHECKING:  # the conformance suite below this folder runs where nothing of Seeker is wanted
+    from seeker.cluster.client import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +24,8 @@ def _no_named_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    from seeker.cluster.client import ClusterSettings, open_cluster
+
     saved = {name: os.environ.pop(name, None) for name in ("FLAME_ENDPOINT", "FLAME_CACHE_ENDPOINT")}
     settings = ClusterSettings(log_dir=str(tmp_path_factory.mktemp("logs")), run_id="tests")
     with open_cluster(settings) as opened:
