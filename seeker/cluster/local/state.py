@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -24,12 +25,10 @@ class State:
         self._serial = 0
 
     def register(self, name: str, spec: Any, update: bool = False) -> None:
-        if not _NAME.fullmatch(name) or ".." in name:
-            raise StateError("INVALID_ARGUMENT", f"application name {name!r}: 1 to 253 of A-Z a-z 0-9 . _ -")
-        if update and name not in self.applications:
-            raise StateError("NOT_FOUND", f"application <{name}> not found")
-        if spec.HasField("working_directory") and spec.working_directory and spec.working_directory[0] != "/":
-            raise StateError("INVALID_ARGUMENT", f"working_directory {spec.working_directory!r} is not absolute")
+        _check_application(name, spec)
+        if update:
+            self.application(name)
+            self._check_unused(name)
         stored = wire.types.ApplicationSpec()
         stored.CopyFrom(spec)
         if not stored.HasField("max_instances"):
@@ -41,11 +40,14 @@ class State:
 
     def unregister(self, name: str) -> None:
         self.application(name)
-        if any(session.is_open and session.spec.application == name for session in self.sessions.values()):
-            raise StateError("INTERNAL", f"application <{name}> has open sessions")
+        self._check_unused(name)
         del self.applications[name]
         for session_id in [key for key, session in self.sessions.items() if session.spec.application == name]:
             self.delete_session(session_id)
+
+    def _check_unused(self, name: str) -> None:
+        if any(session.is_open and session.spec.application == name for session in self.sessions.values()):
+            raise StateError("INTERNAL", f"application <{name}> has open sessions")
 
     def application(self, name: str) -> ApplicationRecord:
         if name not in self.applications:
@@ -58,7 +60,9 @@ class State:
         return self.sessions[session_id]
 
     def task(self, session_id: str, task_id: str) -> TaskRecord:
-        task = self.session(session_id).tasks.get(int(task_id) if task_id.isdecimal() else -1)
+        if not task_id.isdecimal():
+            raise StateError("INVALID_ARGUMENT", f"task id {task_id!r} is not a number")
+        task = self.session(session_id).tasks.get(int(task_id))
         if task is None:
             raise StateError("NOT_FOUND", f"task <{session_id}/{task_id}> not found")
         return task
@@ -89,11 +93,30 @@ class State:
     def delete_session(self, session_id: str) -> SessionRecord:
         session = self.session(session_id)
         if session.is_open:
-            raise StateError("INVALID_ARGUMENT", f"session <{session_id}> is open; close it first")
+            raise StateError("INTERNAL", f"session <{session_id}> is open; close it before it is deleted")
         del self.sessions[session_id]
         for task in session.tasks.values():
             task.wake()  # their watch streams end without a terminal state
         return session
+
+
+def _check_application(name: str, spec: Any) -> None:
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise StateError("INVALID_ARGUMENT", f"application name {name!r}: 1 to 253 of A-Z a-z 0-9 . _ -")
+    if spec.HasField("working_directory") and spec.working_directory and spec.working_directory[0] != "/":
+        raise StateError("INVALID_ARGUMENT", f"working_directory must be absolute, got {spec.working_directory!r}")
+    for field, text in spec.schema.ListFields():
+        _check_schema(field.name, text)
+
+
+def _check_schema(field: str, text: str) -> None:
+    """JSON, and an object or a boolean as JSON Schema has it; the words inside are not looked at."""
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise StateError("INVALID_ARGUMENT", f"{field} schema is not JSON: {error}") from error
+    if not isinstance(schema, dict | bool):
+        raise StateError("INVALID_ARGUMENT", f"{field} schema is {text[:60]}, expected a JSON object")
 
 
 def _resolved(spec: Any) -> Any:
