@@ -179,7 +179,7 @@ def test_failing_task(session: flamepy.Session) -> None:
     with pytest.raises(flamepy.FlameError, match="task refused"):
         session.invoke(b"fail")
     task = next(each for each in session.list_tasks())
-    assert [event.code for event in session.get_task(task.id).events] == [3]
+    assert [event.code for event in session.get_task(task.id).events] == [0, 1, 3]
     assert session.invoke(b"b") == b"<b"
     with pytest.raises(flamepy.FlameError, match=r"transport error.*exited with code 7"):
         session.invoke(b"exit")

@@ -14,6 +14,7 @@ from typing import Any
 from seeker.cluster import wire
 
 MAX_BIND_FAILURES = 5
+_STATE_NAMES = ("pending", "running", "succeeded", "failed", "cancelled")
 KEPT_FINISHED_TASKS = 2048  # per session; older finished tasks are forgotten, so that memory stays flat
 
 
@@ -35,7 +36,7 @@ def new_event(code: int, message: str) -> Any:
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """One call: pending, running, then succeeded, failed or cancelled for good."""
+    """One call: pending, running, then succeeded, failed or cancelled for good; an event for each."""
 
     id: int
     session_id: str
@@ -47,15 +48,20 @@ class TaskRecord:
     completed_ms: int | None = None
     watchers: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
 
+    def __post_init__(self) -> None:
+        self._record(None)
+
     def move(self, state: int, output: bytes | None = None, message: str | None = None) -> None:
         """Enter `state` and wake the watchers."""
         self.state = state
         if state in wire.TASK_TERMINAL:
             self.output = output
             self.completed_ms = now_ms()
-        if message is not None:
-            self.events.append(new_event(state, message))
+        self._record(message)
         self.wake()
+
+    def _record(self, message: str | None) -> None:
+        self.events.append(new_event(self.state, message or f"the task is {_STATE_NAMES[self.state]}"))
 
     def wake(self) -> None:
         for watcher in self.watchers:
