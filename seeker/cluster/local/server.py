@@ -22,6 +22,7 @@ from seeker.cluster.local.frontend import Frontend
 from seeker.cluster.local.guardian import Guardian
 from seeker.cluster.local.options import LOOPBACK, LocalSettings, capacity_of
 from seeker.cluster.local.packages import Packages
+from seeker.cluster.local.payloads import Shelf
 from seeker.cluster.local.scheduler import Scheduler
 from seeker.cluster.local.state import State
 
@@ -64,7 +65,8 @@ class LocalCluster:
         return made
 
     def _start_cache(self, stack: AsyncExitStack, spill_directory: Path) -> None:
-        self._cache = ObjectCache()
+        limit_bytes = self._settings.object_memory_bytes
+        self._cache = ObjectCache(shelf=Shelf(spill_directory, limit_bytes))
         threading.Thread(target=self._cache.serve, name="object-cache", daemon=True).start()
 
         async def stop() -> None:
