@@ -102,7 +102,7 @@ class Cluster:
         environment = {**_QUIET, **(env or {})}
         application = ApplicationPlan(self.settings.executor_python(), tuple(sorted(environment.items())), release_s)
         session_id = _session_id(self.settings.run_id, name)
-        plan = SessionPlan(session_id, application.name, wanted, executors, gang)
+        plan = SessionPlan(session_id, application.name, wanted, executors, executors, gang)
         context = self._put_context(name, target, config, plan)
         self._open_session(application, plan, context)
         service = Service(
@@ -196,7 +196,7 @@ class Cluster:
         """Another run that shares the application may unregister it between our two requests: then once more."""
         for attempt in range(_REGISTRATION_TRIES):
             reply = self._frontend.request("RegisterApplication", application.to_wire())
-            if reply.return_code != 0:
+            if reply.return_code != 0 and "already exists" not in reply.message:
                 raise ClusterError(f"application {application.name} was not registered: {reply.message}")
             self._applications.add(application.name)
             try:

@@ -57,12 +57,13 @@ class ApplicationPlan:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """A service's session: always `executors` of them; all or nothing with `gang`."""
+    """A service's session: from `executors` to `max_executors` of them; all or nothing with `gang`."""
 
     id: str
     application: str
     resources: Resources
     executors: int
+    max_executors: int
     gang: bool
 
     @property
@@ -78,7 +79,7 @@ class SessionPlan:
             application=self.application,
             common_data=bson.encode(reference),
             min_instances=self.executors,
-            max_instances=self.executors,
+            max_instances=self.max_executors,
             batch_size=self.executors if self.gang else 1,
             resreq=resreq,
         )
