@@ -6,6 +6,7 @@ read with our own tickets (key and version): the SDK's cache would keep a second
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 MAX_OBJECT_BYTES = 2**31 - 1  # one value of an Arrow binary column
 OPERATION_DEADLINE_S = 300.0
+STATISTICS_ACTION = "seeker.statistics"  # known to the embedded cluster's cache only, and not listed there
 
 _PUT_SCHEMA = pa.schema([("version", pa.uint64()), ("data", pa.binary())])
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -90,13 +92,31 @@ class ObjectStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class GangMembership:
+    """An executor's place in its gang. A generation ends with the first loss of a member.
+
+    Example: ``GangMembership("g-1", 1, 2, ("0a1f", "77c2"), ("node-a", "node-b"))`` is the second of two.
+    """
+
+    generation: str
+    rank: int
+    world: int
+    executors: tuple[str, ...]  # by rank
+    hosts: tuple[str, ...]  # by rank
+
+
+@dataclass(slots=True)
 class ServiceContext:
-    """What a service gets from the cluster when it is set up."""
+    """What a service gets from the cluster when it is set up.
+
+    Example: ``ServiceContext(objects, "seeker-1f/run-7-trainer", "0a1f", 1)``.
+    """
 
     objects: ObjectStore
     prefix: str  # "<app>/<session>": where its objects go
     executor: str  # the executor's id
     set_up_count: int  # 1 for the first process behind this executor, 2 after that one was lost, ...
+    gang: GangMembership | None = None  # set before the first call that is for a gang
 
 
 def as_buffer(data: Buffer) -> Any:
@@ -159,6 +179,39 @@ class FlightObjects:
     def delete(self, prefix: str) -> None:
         with self._errors(self.endpoint, prefix):
             list(self._client(self.endpoint).do_action(flight.Action("DELETE", prefix.encode()), self._options()))
+
+    def keys(self) -> list[str]:
+        """Of all objects in the cache, whoever put them."""
+        with self._errors(self.endpoint, "the list of objects"):
+            infos = self._client(self.endpoint).list_flights(options=self._options())
+            return [b"/".join(info.descriptor.path).decode() for info in infos]
+
+    def statistics(self) -> dict[str, dict[str, int]] | None:
+        """Objects and bytes by ``<app>/<session>``, which only an embedded cluster's cache tells; else None."""
+        with self._errors(self.endpoint, "the cache's statistics"):
+            action = flight.Action(STATISTICS_ACTION, b"")
+            try:
+                (result,) = self._client(self.endpoint).do_action(action, self._options())
+            except (flight.FlightUnavailableError, flight.FlightTimedOutError):
+                raise
+            except (pa.ArrowException, OSError, ValueError, KeyError):  # each server refuses an unknown action its way
+                return None
+        return json.loads(result.body.to_pybytes())
+
+    def exists(self, handle: ObjectHandle) -> bool:
+        """Without its data, as long as its version is the handle's."""
+        try:
+            self.read(handle, handle.version)
+        except ObjectMissingError:
+            return False
+        return True
+
+    def keys(self, start: str) -> list[str]:
+        """Keys of all objects that begin with `start`, whoever put them."""
+        with self._errors(self.endpoint, "its list"):
+            paths = [info.descriptor.path for info in self._client(self.endpoint).list_flights(options=self._options())]
+        keys: list[str] = [b"/".join(path).decode() for path in paths]
+        return sorted(key for key in keys if key.startswith(start))
 
     def wait_ready(self, deadline_s: float) -> None:
         """Raise unless the cache answers within `deadline_s`."""
