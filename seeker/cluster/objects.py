@@ -206,13 +206,6 @@ class FlightObjects:
             return False
         return True
 
-    def keys(self, start: str) -> list[str]:
-        """Keys of all objects that begin with `start`, whoever put them."""
-        with self._errors(self.endpoint, "its list"):
-            paths = [info.descriptor.path for info in self._client(self.endpoint).list_flights(options=self._options())]
-        keys: list[str] = [b"/".join(path).decode() for path in paths]
-        return sorted(key for key in keys if key.startswith(start))
-
     def wait_ready(self, deadline_s: float) -> None:
         """Raise unless the cache answers within `deadline_s`."""
         with self._errors(self.endpoint, "the cache's actions"):
