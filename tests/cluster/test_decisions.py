@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +20,9 @@ from seeker.cluster import wire
 from seeker.cluster.bind_watch import BindWatch
 from seeker.cluster.client import _session_id
 from seeker.cluster.local.launch import RUNNER_ARGUMENTS, RUNNER_COMMAND, command_line
+from seeker.cluster.local.plan import next_batch
 from seeker.cluster.local.records import StateError
-from seeker.cluster.local.scheduler import next_batch
+from seeker.cluster.local.scheduler import standing_of
 from seeker.cluster.local.state import State
 from seeker.cluster.resources import Resources, parse_resources
 from seeker.errors import ConfigError
@@ -44,6 +47,10 @@ def _session(calls: int, minimum: int, maximum: int | None, batch: int):
     return session
 
 
+def _next_batch(calls: int, minimum: int, maximum: int | None, batch: int, held: int) -> int:
+    return next_batch(replace(standing_of(_session(calls, minimum, maximum, batch)), held=held))
+
+
 @pytest.mark.parametrize(
     ("calls", "minimum", "maximum", "batch", "held", "expected"),
     [
@@ -60,15 +67,14 @@ def _session(calls: int, minimum: int, maximum: int | None, batch: int):
     ],
 )
 def test_next_batch(calls: int, minimum: int, maximum: int | None, batch: int, held: int, expected: int) -> None:
-    assert next_batch(_session(calls, minimum, maximum, batch), held) == expected
+    assert _next_batch(calls, minimum, maximum, batch, held) == expected
 
 
 @given(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3), st.integers(1, 3))
 def test_batches_end_at_whole_batches_within_the_maximum(calls: int, low: int, more: int, batch: int) -> None:
     minimum, maximum = low * batch, (low + more) * batch
-    session = _session(calls, minimum, maximum or None, batch)
     held = 0
-    while (new := next_batch(session, held)) > 0:
+    while (new := _next_batch(calls, minimum, maximum or None, batch, held)) > 0:
         held += new
         assert held % batch == 0
     assert held >= minimum

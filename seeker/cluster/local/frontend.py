@@ -11,7 +11,7 @@ import grpc
 
 from seeker.cluster import wire
 from seeker.cluster.local.records import StateError
-from seeker.cluster.local.scheduler import Scheduler
+from seeker.cluster.local.scheduler import AnyScheduler
 from seeker.cluster.local.state import State
 
 # Every method below has the name that the protocol gives it.
@@ -24,9 +24,10 @@ async def _refuse(context: Any, error: StateError) -> None:
 class Frontend(wire.frontend_grpc.FrontendServicer):
     """One handler per method; all run on the server's event loop, so none of them needs a lock."""
 
-    def __init__(self, state: State, scheduler: Scheduler) -> None:
+    def __init__(self, state: State, scheduler: AnyScheduler, events_on_streams: bool = True) -> None:
         self._state = state
         self._scheduler = scheduler
+        self._events_on_streams = events_on_streams
 
     async def _answer(self, context: Any, work: Callable[[], Any]) -> Any:
         try:
@@ -104,8 +105,7 @@ class Frontend(wire.frontend_grpc.FrontendServicer):
 
     async def CloseSession(self, request: Any, context: Any) -> Any:
         def work() -> Any:
-            session = self._state.session(request.session_id)
-            session.close()
+            session = self._state.close_session(request.session_id)
             self._scheduler.kick()
             return session.to_wire()
 
@@ -125,27 +125,37 @@ class Frontend(wire.frontend_grpc.FrontendServicer):
             data = request.task.input if request.task.HasField("input") else None
             session = self._state.session(request.task.session_id)
             reply = session.submit(data).to_wire()
-            self._scheduler.kick()
+            if session.pending:  # else a waiting executor has it
+                self._scheduler.kick()
             return reply
 
         return await self._answer(context, work)
 
     async def GetTask(self, request: Any, context: Any) -> Any:
-        return await self._answer(context, lambda: self._state.task(request.session_id, request.task_id).to_wire())
+        def work() -> Any:
+            task = self._state.task(request.session_id, request.task_id)
+            self._state.session(request.session_id).told(task)
+            return task.to_wire()
+
+        return await self._answer(context, work)
 
     async def WatchTask(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """A message per change of state, none for the initial pending one; ends after a terminal state."""
+        """A message per change of state from now on, or the terminal state at once; ends after a terminal state."""
         try:
             task = self._state.task(request.session_id, request.task_id)
+            session = self._state.session(request.session_id)
         except StateError as error:
             await _refuse(context, error)
             return
-        seen = wire.TASK_PENDING if task.state not in wire.TASK_TERMINAL else None
+        seen = None if task.state in wire.TASK_TERMINAL else task.state
         while True:
             while task.state != seen:  # again after each message: it may have moved while that was sent
                 seen = task.state
-                yield task.to_wire()
-            if seen in wire.TASK_TERMINAL or request.session_id not in self._state.sessions:
+                yield task.to_wire(with_events=self._events_on_streams)
+            if seen in wire.TASK_TERMINAL:
+                session.told(task)
+                return
+            if self._state.sessions.get(session.id) is not session:
                 return
             await task.changed()
 
@@ -156,4 +166,4 @@ class Frontend(wire.frontend_grpc.FrontendServicer):
             await _refuse(context, error)
             return
         for task in list(session.tasks.values()):
-            yield task.to_wire()
+            yield task.to_wire(with_events=self._events_on_streams)

@@ -72,7 +72,7 @@ def _without_uv(arguments: list[str]) -> list[str]:
     return rest
 
 
-def environment_of(spec: Any, own: dict[str, str], packages: list[Path], gpus: tuple[int, ...]) -> dict[str, str]:
+def environment_of(spec: Any, own: dict[str, str], packages: list[Path], gpus: tuple[str, ...]) -> dict[str, str]:
     """The cluster's environment, the application's over it, ours (`own`) over both."""
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     environment.update({each.name: each.value for each in spec.environments})
@@ -82,5 +82,5 @@ def environment_of(spec: Any, own: dict[str, str], packages: list[Path], gpus: t
         paths = [str(path) for path in packages] + [environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return environment

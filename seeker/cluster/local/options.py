@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from seeker.cluster.local.devices import found_devices
 from seeker.cluster.resources import Resources
 from seeker.errors import ConfigError
 
@@ -57,5 +57,5 @@ def _check_host(host: str) -> None:
 def capacity_of(settings: LocalSettings) -> Resources:
     """What the node offers: as set, else as the machine has it."""
     memory = settings.memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    gpus = len(glob.glob("/dev/nvidia[0-9]*")) if settings.gpus is None else settings.gpus
+    gpus = len(found_devices()) if settings.gpus is None else settings.gpus
     return Resources(settings.slots, memory, gpus)

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seeker.cluster import wire
+from seeker.cluster.local.history import History
 
 MAX_BIND_FAILURES = 5
+MAX_EVENTS = 64  # of a session: older ones are forgotten
 _STATE_NAMES = ("pending", "running", "succeeded", "failed", "cancelled")
 KEPT_FINISHED_TASKS = 2048  # per session; older finished tasks are forgotten, so that memory stays flat
 
@@ -69,15 +71,23 @@ class TaskRecord:
                 watcher.set_result(None)
         self.watchers.clear()
 
-    def changed(self) -> asyncio.Future[None]:
+    async def changed(self) -> None:
+        """Wait for the next change of state, or for the end of its session."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.watchers.append(watcher)
-        return watcher
+        try:
+            await watcher
+        finally:
+            if watcher in self.watchers:
+                self.watchers.remove(watcher)
 
-    def to_wire(self) -> Any:
+    def to_wire(self, with_events: bool = True) -> Any:
         spec = wire.types.TaskSpec(session_id=self.session_id, input=self.input, output=self.output)
         status = wire.types.TaskStatus(
-            state=self.state, creation_time=self.created_ms, completion_time=self.completed_ms, events=self.events
+            state=self.state,
+            creation_time=self.created_ms,
+            completion_time=self.completed_ms,
+            events=self.events if with_events else (),
         )
         metadata = wire.types.Metadata(id=str(self.id), name=str(self.id))
         return wire.types.Task(metadata=metadata, spec=spec, status=status)
@@ -110,7 +120,7 @@ class SessionRecord:
     completed_ms: int | None = None
     tasks: dict[int, TaskRecord] = field(default_factory=dict[int, TaskRecord])
     pending: deque[TaskRecord] = field(default_factory=deque[TaskRecord])
-    finished: deque[int] = field(default_factory=deque[int])
+    history: History = field(default_factory=History)
     takers: deque[asyncio.Future[TaskRecord | None]] = field(default_factory=deque["asyncio.Future[TaskRecord | None]"])
     counts: list[int] = field(default_factory=lambda: [0] * 5)  # tasks by state
     events: list[Any] = field(default_factory=list[Any])
@@ -158,9 +168,12 @@ class SessionRecord:
         self.counts[state] += 1
         task.move(state, output, message)
         if state in wire.TASK_TERMINAL:
-            self.finished.append(task.id)
-            if len(self.finished) > KEPT_FINISHED_TASKS:
-                del self.tasks[self.finished.popleft()]
+            for forgotten in self.history.finished(task.id, len(task.input or b"") + len(output or b"")):
+                del self.tasks[forgotten]
+
+    def told(self, task: TaskRecord) -> None:
+        """Somebody was told the task's state: a finished one may be forgotten from now on."""
+        self.history.read(task.id)
 
     def take(self) -> asyncio.Future[TaskRecord | None]:
         """The next task for an executor; None when the session is closed. `give_back` when it is not wanted."""
@@ -201,7 +214,7 @@ class SessionRecord:
         if self.given_up:
             return
         self.bind_failures += 1
-        self.events.append(new_event(wire.BIND_FAILED, message))
+        self.events = [*self.events[1 - MAX_EVENTS :], new_event(wire.BIND_FAILED, message)]
         if self.given_up:
             text = f"session <{self.id}> reached the bind retry limit of {MAX_BIND_FAILURES}"
             self.events.append(new_event(wire.BIND_GIVEN_UP, text))

@@ -1,7 +1,7 @@
-"""Which session gets which executors, on one node, never more than its capacity.
+"""Gives sessions their executors, on one node, never more than its capacity. The decisions are in `plan.py`.
 
-A pass runs after every change. It makes executors for open sessions, higher priority first, one batch at a time in
-turn, and all or nothing for batches and for `min_instances`. An executor serves the session that it was made for.
+A pass runs after every change. An executor serves the session that it was made for. It is released exactly after its
+application's `delay_release` without a call, also within the session's minimum, for which a cold one is then made.
 Beyond the minimum, executors start one per core at a time: started all at once they would only delay each other.
 """
 
@@ -11,15 +11,22 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from seeker.cluster import wire
+from seeker.cluster.local.plan import Plan, Room, Standing, make_plan, why_stuck
 from seeker.cluster.local.records import SessionRecord
 from seeker.cluster.local.state import State
 from seeker.cluster.resources import Resources, resources_of
 
 _GROWTH_PAUSE_S = 0.2
+_RECHECK_S = 0.5
+_SLOW_START_S = 3.0  # one that takes longer to start no longer keeps others from starting
+_QUIET_WAIT_S = 1.0  # a wait that long is worth a line in the log
 
 _log = logging.getLogger("seeker.cluster.local")
 
@@ -31,17 +38,41 @@ class ScheduledExecutor(Protocol):
     resources: Resources
     gpus: tuple[int, ...]
     state: int
+    born_s: float  # of the monotonic clock
+    is_idle: bool  # ready, without a call
 
+    @property
+    def is_leaving(self) -> bool: ...
+    def give_up(self) -> None: ...
     async def run(self) -> None: ...
     def to_wire(self) -> Any: ...
 
 
 class MakeExecutor(Protocol):
-    """`on_bound` is called when the executor is ready for calls."""
+    """`on_bound` is called when the executor is ready for calls, `on_idle` whenever there is none for it."""
 
     def __call__(
-        self, session: SessionRecord, resources: Resources, gpus: tuple[int, ...], on_bound: Callable[[], None]
+        self,
+        session: SessionRecord,
+        resources: Resources,
+        gpus: tuple[int, ...],
+        on_bound: Callable[[], None],
+        on_idle: Callable[[], None],
     ) -> ScheduledExecutor: ...
+
+
+class AnyScheduler(Protocol):
+    """What the frontend needs of a scheduler."""
+
+    node: str
+    capacity: Resources
+
+    @property
+    def executors(self) -> Sequence[Any]: ...
+    def free(self) -> Resources: ...
+    def kick(self) -> None: ...
+    def waiting(self) -> dict[str, str]: ...
+    async def stop(self) -> None: ...
 
 
 class Scheduler:
@@ -56,16 +87,27 @@ class Scheduler:
         self._runs: set[asyncio.Task[None]] = set()
         self._max_starting = os.cpu_count() or 1
         self._kicked = False
+        self._rechecks = False
         self._stopping = False
-        self._reported: set[str] = set()
+        self._freed_s = time.monotonic()
+        self._waits: dict[str, str] = {}
+        self._waiting_since_s: dict[str, float] = {}
+        self._logged: set[str] = set()
 
     def free(self) -> Resources:
-        used = [executor.resources for executor in self.executors]
-        return Resources(
-            self.capacity.cpu - sum(each.cpu for each in used),
-            self.capacity.memory_bytes - sum(each.memory_bytes for each in used),
-            self.capacity.gpu - sum(each.gpu for each in used),
-        )
+        return _sum([self.capacity], minus=[executor.resources for executor in self.executors])
+
+    def waiting(self) -> dict[str, str]:
+        """Why sessions with pending calls, or without their minimum, have no executor for them: id -> reason."""
+        reasons = dict(self._waits)
+        for standing in self._standings():
+            reason = why_stuck(standing)
+            if reason is not None:
+                reasons[standing.id] = reason
+        for session in self._state.open_sessions.values():
+            if session.given_up and session.counts[wire.TASK_PENDING]:
+                reasons[session.id] = f"given up after {session.bind_failures} bind failures; see its events"
+        return reasons
 
     def kick(self) -> None:
         if not self._kicked and not self._stopping:
@@ -79,82 +121,143 @@ class Scheduler:
             run.cancel()
         await asyncio.gather(*self._runs, return_exceptions=True)
 
+    # -- a pass ----------------------------------------------------------------------------------------------------
+
     def _pass(self) -> None:
         self._kicked = False
         if self._stopping:
             return
-        sessions = [each for each in self._state.sessions.values() if each.is_open and not each.given_up]
-        for priority in sorted({each.spec.priority for each in sessions}, reverse=True):
-            turn = [each for each in sessions if each.spec.priority == priority]
-            while turn:  # one batch each in turn: sessions of equal priority share the node fairly
-                turn = [session for session in turn if self._make_batch(session)]
+        for executor in self.executors:
+            if not executor.session.is_open:
+                executor.give_up()
+        plan = make_plan(self._standings(), self._room())
+        for session_id, count in plan.starts:
+            for _ in range(count):
+                self._start(self._state.open_sessions[session_id])
+        self._note_waits(plan)
+        for session_id, count in plan.claims.items():
+            self._claim(session_id, count)
 
-    def _make_batch(self, session: SessionRecord) -> bool:
-        """Make the session's next batch; False when it needs none or has no room."""
-        num_held = sum(executor.session is session for executor in self.executors)
-        num_new = next_batch(session, num_held)
-        each = resources_of(session.spec.resreq)
-        if num_new == 0:
-            self._reported.discard(session.id)
-            return False
-        num_starting = self._num_starting()
-        is_growth = num_held >= session.spec.min_instances
-        if is_growth and num_starting and num_starting + num_new > self._max_starting:
-            return False
-        if not _fits(self.free(), each, num_new):
-            if session.id not in self._reported:
-                self._reported.add(session.id)
-                _log.warning("session %s waits for room: %d x %s, free %s", session.id, num_new, each, self.free())
-            return False
-        for _ in range(num_new):
-            self._start(session, each)
-        return True
+    def _standings(self) -> list[Standing]:
+        now = time.monotonic()
+        held = Counter(each.session for each in self.executors)
+        leaving = Counter(each.session for each in self.executors if each.is_leaving)
+        idle = Counter(each.session for each in self.executors if each.is_idle and not each.is_leaving)
+        return [
+            replace(
+                standing_of(session),
+                held=held[session],
+                idle=idle[session],
+                leaving=leaving[session],
+                waited_s=now - self._waiting_since_s.get(session.id, now),
+            )
+            for session in self._state.open_sessions.values()
+            if not session.given_up
+        ]
+
+    def _room(self) -> Room:
+        now = time.monotonic()
+        return Room(
+            capacity=self.capacity,
+            free=self.free(),
+            coming=_sum([executor.resources for executor in self.executors if executor.is_leaving]),
+            quiet_s=now - self._freed_s,
+            starting=sum(
+                executor.state == wire.EXECUTOR_BINDING and now - executor.born_s < _SLOW_START_S
+                for executor in self.executors
+            ),
+            max_starting=self._max_starting,
+        )
+
+    def _note_waits(self, plan: Plan) -> None:
+        now = time.monotonic()
+        self._waits = plan.waits
+        self._waiting_since_s = {key: self._waiting_since_s.get(key, now) for key in plan.waits}
+        self._logged &= plan.waits.keys()
+        for session_id, reason in plan.waits.items():
+            if session_id not in self._logged and now - self._waiting_since_s[session_id] >= _QUIET_WAIT_S:
+                self._logged.add(session_id)
+                _log.warning("session %s: %s", session_id, reason)
+        if plan.waits and not self._rechecks:
+            self._rechecks = True
+            asyncio.get_running_loop().call_later(_RECHECK_S, self._recheck)
+
+    def _recheck(self) -> None:
+        self._rechecks = False
+        self.kick()
+
+    def _claim(self, session_id: str, count: int) -> None:
+        """Ask executors of the session to go: those without a call at once, others after their call."""
+        ready = [
+            executor
+            for executor in self.executors
+            if executor.session.id == session_id and executor.state == wire.EXECUTOR_BOUND and not executor.is_leaving
+        ]
+        for executor in sorted(ready, key=lambda each: not each.is_idle)[:count]:
+            _log.info("an executor of session %s is given up for sessions that wait for room", session_id)
+            executor.give_up()
+
+    # -- executors -------------------------------------------------------------------------------------------------
+
+    def _start(self, session: SessionRecord) -> None:
+        each = charged(session)
+        taken = {gpu for executor in self.executors for gpu in executor.gpus}
+        gpus = tuple(gpu for gpu in range(self.capacity.gpu) if gpu not in taken)[: each.gpu]
+        executor = self._make_executor(session, each, gpus, self._bound, self._idle)
+        self.executors.append(executor)
+        loop = asyncio.get_running_loop()
+        run = loop.create_task(self._run(executor))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        loop.call_later(_SLOW_START_S, self.kick)
+
+    async def _run(self, executor: ScheduledExecutor) -> None:
+        try:
+            await executor.run()
+        except Exception:
+            _log.exception("an executor of session %s failed", executor.session.id)
+        finally:
+            self.executors.remove(executor)
+            self._freed_s = time.monotonic()
+            self.kick()
 
     def _bound(self) -> None:
         """Ask for a pass, a moment later: what it can do itself at once needs no further executor."""
         asyncio.get_running_loop().call_later(_GROWTH_PAUSE_S, self.kick)
 
-    def _num_starting(self) -> int:
-        return sum(executor.state == wire.EXECUTOR_BINDING for executor in self.executors)
-
-    def _start(self, session: SessionRecord, resources: Resources) -> None:
-        taken = {gpu for executor in self.executors for gpu in executor.gpus}
-        gpus = tuple(gpu for gpu in range(self.capacity.gpu) if gpu not in taken)[: resources.gpu]
-        executor = self._make_executor(session, resources, gpus, self._bound)
-        self.executors.append(executor)
-        run = asyncio.get_running_loop().create_task(self._run(executor))
-        self._runs.add(run)
-        run.add_done_callback(self._runs.discard)
-
-    async def _run(self, executor: ScheduledExecutor) -> None:
-        try:
-            await executor.run()
-        finally:
-            self.executors.remove(executor)
+    def _idle(self) -> None:
+        if self._waits:
             self.kick()
 
 
-def next_batch(session: SessionRecord, num_held: int) -> int:
-    """How many executors to make next, all or nothing. Pure.
-
-    Demand is one executor per pending or running call in whole batches, between the session's minimum and maximum.
-    Example: min 2, batch 1, nothing held, 5 calls: first 2 (the minimum together), then 1 at a time.
-    """
+def standing_of(session: SessionRecord) -> Standing:
+    """What a session asks for; what it has is the scheduler's to add."""
     spec = session.spec
-    num_calls = session.counts[wire.TASK_PENDING] + session.counts[wire.TASK_RUNNING]
-    demand = num_calls // spec.batch_size * spec.batch_size
     maximum = session.application.spec.max_instances
     if spec.HasField("max_instances") and spec.max_instances:
         maximum = min(maximum, spec.max_instances)
-    demand = min(max(demand, spec.min_instances), maximum)
-    if num_held >= demand:
-        return 0
-    if num_held < spec.min_instances:
-        return spec.min_instances - num_held
-    return spec.batch_size - num_held % spec.batch_size
+    pending = session.counts[wire.TASK_PENDING]
+    return Standing(
+        session.id,
+        each=charged(session),
+        priority=spec.priority,
+        calls=pending + session.counts[wire.TASK_RUNNING],
+        pending=pending,
+        minimum=spec.min_instances,
+        maximum=maximum,
+        batch=spec.batch_size,
+    )
 
 
-def _fits(free: Resources, each: Resources, count: int) -> bool:
-    return (
-        each.cpu * count <= free.cpu and each.memory_bytes * count <= free.memory_bytes and each.gpu * count <= free.gpu
+def charged(session: SessionRecord) -> Resources:
+    """What each of its executors takes of the node: at least one core, also where less was asked for."""
+    each = resources_of(session.spec.resreq)
+    return replace(each, cpu=max(each.cpu, 1))
+
+
+def _sum(plus: Sequence[Resources], minus: Sequence[Resources] = ()) -> Resources:
+    return Resources(
+        sum(each.cpu for each in plus) - sum(each.cpu for each in minus),
+        sum(each.memory_bytes for each in plus) - sum(each.memory_bytes for each in minus),
+        sum(each.gpu for each in plus) - sum(each.gpu for each in minus),
     )

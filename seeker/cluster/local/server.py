@@ -15,11 +15,14 @@ import grpc
 
 from seeker.cluster import wire
 from seeker.cluster.local import launch
+from seeker.cluster.local.binding import ExecutorSettings
 from seeker.cluster.local.cache import ObjectCache
+from seeker.cluster.local.devices import devices_of, found_devices
 from seeker.cluster.local.directories import make_directory, remove_stale_directories, short_temporary_directory
-from seeker.cluster.local.executor import Executor, ExecutorSettings
+from seeker.cluster.local.executor import Executor
 from seeker.cluster.local.frontend import Frontend
 from seeker.cluster.local.guardian import Guardian
+from seeker.cluster.local.logs import LogKeeper
 from seeker.cluster.local.options import LOOPBACK, LocalSettings, capacity_of
 from seeker.cluster.local.packages import Packages
 from seeker.cluster.local.payloads import Shelf
@@ -78,6 +81,7 @@ class LocalCluster:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])  # its 4 MiB receive limit is the engine's
         self.port = self._server.add_insecure_port(f"{LOOPBACK}:0")
         self._executor_settings = self._shared_settings()
+        stack.callback(asyncio.get_running_loop().create_task(self._logs.watch()).cancel)
         packages = Packages(self._cache, self._root / "packages")
         make_executor = partial(Executor, self._executor_settings, packages)
         self._scheduler = Scheduler(self._state, capacity_of(self._settings), make_executor)
@@ -94,13 +98,14 @@ class LocalCluster:
             "pid": os.getpid(),
             "root": str(self._root),
             "node": self._scheduler.node,
-            "log_dir": str(self._executor_settings.log_dir),
+            "log_dir": str(self._log_dir),
             "slots": self._settings.slots,
         }
 
     def _shared_settings(self) -> ExecutorSettings:
-        log_dir = self._settings.log_dir or self._root / "logs"
-        log_dir.mkdir(parents=True, exist_ok=True)
+        self._log_dir = self._settings.log_dir or self._root / "logs"
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._logs = LogKeeper(self._log_dir)
         endpoints = {
             "FLAME_ENDPOINT": f"http://127.0.0.1:{self.port}",
             "FLAME_CACHE_ENDPOINT": self._cache.endpoint,
@@ -108,10 +113,11 @@ class LocalCluster:
         return ExecutorSettings(
             python=self._settings.python,
             root=self._root,
-            log_dir=log_dir,
+            logs=self._logs,
             node=socket.gethostname(),
             environment=endpoints,
             groups=self._guardian,
+            devices=devices_of(capacity_of(self._settings).gpu, found_devices()),
             socket_deadline_s=self._settings.socket_deadline_s,
         )
 

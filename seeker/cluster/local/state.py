@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from typing import Any
 
 from seeker.cluster import wire
@@ -12,6 +13,8 @@ from seeker.cluster.local.records import ApplicationRecord, SessionRecord, State
 DEFAULT_MAX_INSTANCES = 1_000_000
 DEFAULT_DELAY_RELEASE_S = 60
 DEFAULT_MEMORY_BYTES = 2**30
+KEPT_CLOSED_SESSIONS = 256  # and so many of their calls; older closed sessions are forgotten, so that memory stays flat
+KEPT_CLOSED_TASKS = 8192
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 
@@ -22,6 +25,8 @@ class State:
     def __init__(self) -> None:
         self.applications: dict[str, ApplicationRecord] = {}
         self.sessions: dict[str, SessionRecord] = {}
+        self.open_sessions: dict[str, SessionRecord] = {}
+        self._closed: deque[SessionRecord] = deque()
         self._serial = 0
 
     def register(self, name: str, spec: Any, update: bool = False) -> None:
@@ -46,7 +51,7 @@ class State:
             self.delete_session(session_id)
 
     def _check_unused(self, name: str) -> None:
-        if any(session.is_open and session.spec.application == name for session in self.sessions.values()):
+        if any(session.spec.application == name for session in self.open_sessions.values()):
             raise StateError("INTERNAL", f"application <{name}> has open sessions")
 
     def application(self, name: str) -> ApplicationRecord:
@@ -76,7 +81,7 @@ class State:
         stored = _resolved(spec)
         _check_instances(stored)
         session = SessionRecord(session_id, stored, application)
-        self.sessions[session_id] = session
+        self.sessions[session_id] = self.open_sessions[session_id] = session
         return session
 
     def open_session(self, session_id: str, spec: Any | None) -> tuple[SessionRecord, bool]:
@@ -90,13 +95,32 @@ class State:
             raise StateError("INVALID_ARGUMENT", f"session <{session_id}> exists with another specification")
         return session, False
 
+    def close_session(self, session_id: str) -> SessionRecord:
+        session = self.session(session_id)
+        if session.is_open:
+            session.close()
+            del self.open_sessions[session_id]
+            self._closed.append(session)
+            self._forget_old()
+        return session
+
+    def _forget_old(self) -> None:
+        num_tasks = sum(len(session.tasks) for session in self._closed)
+        while len(self._closed) > 1 and (len(self._closed) > KEPT_CLOSED_SESSIONS or num_tasks > KEPT_CLOSED_TASKS):
+            num_tasks -= len(self._closed[0].tasks)
+            self._forget(self._closed[0])
+
+    def _forget(self, session: SessionRecord) -> None:
+        self._closed.remove(session)
+        del self.sessions[session.id]
+        for task in session.tasks.values():
+            task.wake()  # their watch streams end without a terminal state
+
     def delete_session(self, session_id: str) -> SessionRecord:
         session = self.session(session_id)
         if session.is_open:
             raise StateError("INTERNAL", f"session <{session_id}> is open; close it before it is deleted")
-        del self.sessions[session_id]
-        for task in session.tasks.values():
-            task.wake()  # their watch streams end without a terminal state
+        self._forget(session)
         return session
 
 
