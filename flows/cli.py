@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from flows.cluster_flags import add_cluster
 from seeker import errors
 from seeker.errors import CallError, ConfigError, InfrastructureError, SeekerError
 from seeker.nearest import nearest
@@ -21,6 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. The console script `seeker`."""
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
+        if arguments.command == "cluster":  # needs none of what the flows import
+            from seeker.cluster import commands as cluster_commands
+
+            return getattr(cluster_commands, arguments.action)(arguments)
         from flows import commands
 
         getattr(commands, arguments.command)(arguments)
@@ -57,8 +62,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for word in unknown:
         flag = word.partition("=")[0]
         if flag.startswith("-"):
-            flags = commands[arguments.command].flags
-            raise ConfigError(f"{arguments.command}: unknown flag {flag!r}{nearest(flag, flags)}")
+            known = commands[arguments.command].innermost(arguments).flags
+            raise ConfigError(f"{arguments.command}: unknown flag {flag!r}{nearest(flag, known)}")
     if unknown:
         raise ConfigError(f"{arguments.command}: unexpected argument {unknown[0]!r}")
     return arguments
@@ -69,7 +74,12 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         self.flags: list[str] = []
+        self.subcommands: dict[str, _Parser] = {}
         super().__init__(allow_abbrev=False, **settings)
+
+    def innermost(self, arguments: argparse.Namespace) -> _Parser:
+        """The parser of the subcommand that was given, if there are any."""
+        return self.subcommands.get(getattr(arguments, "action", ""), self)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         self.flags += [name for name in names if name.startswith("--")]
@@ -89,6 +99,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         ("evaluate", "evaluate a policy version of a run on held-out or other questions", _add_evaluate),
         ("export", "write a policy version of a run as a Hugging Face folder", _add_export),
         ("show", "look at a run, finished or not", _add_show),
+        ("cluster", "start, look at, clean up or end a cluster that flows share", add_cluster),
     ):
         commands[name] = subparsers.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
         add(commands[name])

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
@@ -29,7 +28,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seeker.cluster.local.cache import STATISTICS_ACTION, ObjectCache
+from seeker.cluster.local.cache import ObjectCache
 from seeker.cluster.local.payloads import Payload, Shelf
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.errors import ClusterError
@@ -59,8 +58,9 @@ class Served:
             return bson.decode(reader.read().to_pybytes())
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        (result,) = self.client.do_action(flight.Action(STATISTICS_ACTION, b""))
-        return json.loads(result.body.to_pybytes())
+        told = self.objects.statistics()
+        assert told is not None
+        return told
 
     def close(self) -> None:
         self.objects.close()

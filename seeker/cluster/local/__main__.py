@@ -13,10 +13,13 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from seeker.cluster.local.options import LOOPBACK, LocalSettings, check_settings
+from seeker.cluster.local.reaper import start_time
 from seeker.cluster.local.server import LocalCluster
 from seeker.cluster.resources import parse_resources
 from seeker.errors import ConfigError
@@ -37,6 +40,8 @@ def main() -> None:
     parser.add_argument("--log-dir", type=Path, help="where executors' logs go; a private directory when absent")
     parser.add_argument("--socket-deadline", type=float, default=30.0, help="seconds for a process to open its socket")
     parser.add_argument("--serve", action="store_true", help="run until a signal instead of until stdin ends")
+    parser.add_argument("--state-file", type=Path, help="with --serve's manners: a description to keep while it runs")
+    parser.add_argument("--lock", type=int, help="descriptor of a lock to hold while it runs")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     settings = LocalSettings(
@@ -55,7 +60,9 @@ def main() -> None:
         check_settings(settings)
     except ConfigError as error:
         parser.error(str(error))
-    asyncio.run(_serve(settings, tied_to_parent=not options.serve))
+    if options.lock is not None:
+        os.set_inheritable(options.lock, False)  # ours alone: an executor must not hold it
+    asyncio.run(_serve(settings, not (options.serve or options.state_file), options.state_file))
 
 
 def _num_bytes(text: str) -> int:
@@ -65,18 +72,27 @@ def _num_bytes(text: str) -> int:
         raise argparse.ArgumentTypeError(f"expected bytes, for example 8g or 512m, found {text!r}") from None
 
 
-async def _serve(settings: LocalSettings, tied_to_parent: bool) -> None:
+async def _serve(settings: LocalSettings, tied_to_parent: bool, state_file: Path | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
     async with LocalCluster(settings) as cluster:
         print(json.dumps(cluster.describe()), flush=True)
+        if state_file is not None:
+            _write_state(state_file, cluster.describe())
         if tied_to_parent:
             loop.add_reader(sys.stdin.fileno(), _stdin_moved, stop)
             await _stopped_or_orphaned(stop, os.getppid())
         else:
             await stop.wait()
+
+
+def _write_state(path: Path, description: dict[str, Any]) -> None:
+    facts = {**description, "pid_started": start_time(os.getpid()), "host": socket.gethostname()}
+    staged = path.with_name(f"{path.name}.new")
+    staged.write_text(json.dumps(facts, indent=2))
+    staged.replace(path)
 
 
 def _stdin_moved(stop: asyncio.Event) -> None:

@@ -12,11 +12,10 @@ from typing import Any
 
 from seeker.cluster.local.payloads import Payload, Shelf
 from seeker.cluster.local.table import ObjectTable, Reading
+from seeker.cluster.objects import MAX_OBJECT_BYTES, STATISTICS_ACTION
 from seeker.cluster.untyped import arrow as pa
 from seeker.cluster.untyped import bson, flight
 
-STATISTICS_ACTION = "seeker.statistics"  # ours alone: not among the actions that are listed
-MAX_OBJECT_BYTES = 2**31 - 1  # one value of an Arrow binary column
 _COPIED_BYTES = 64 * 1024  # a small value holds on to the network's larger buffer unless it is copied
 
 _REPLY_SCHEMA = pa.schema([("version", pa.uint64()), ("kind", pa.utf8()), ("data", pa.binary())])

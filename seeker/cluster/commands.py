@@ -1,0 +1,192 @@
+"""`seeker cluster start | status | stop | clean | doctor`: a cluster that several flows share, and looks at any other.
+
+Each takes the parsed arguments (`flows/cluster_flags.py`) and returns the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+
+from seeker.cluster import shared
+from seeker.cluster.doctor import Finding, examine, version_finding
+from seeker.cluster.frontend import FrontendClient
+from seeker.cluster.listing import look
+from seeker.cluster.local.directories import remove_stale_directories, short_temporary_directory
+from seeker.cluster.local.options import LocalSettings, check_settings
+from seeker.cluster.named import Address
+from seeker.cluster.objects import FlightObjects
+from seeker.cluster.resources import parse_resources
+from seeker.cluster.settings import ClusterSettings
+from seeker.errors import ClusterError, ConfigError
+
+CONNECT_DEADLINE_S = 10.0
+
+
+def start(arguments: Namespace) -> int:
+    settings = _start_settings(arguments)
+    state, is_new = shared.start_shared(_directory(arguments), settings)
+    if arguments.env:
+        if not is_new:
+            _say_other_capacity(state, settings)
+        print(state.exports())
+        return 0
+    if not is_new:
+        raise ConfigError(
+            f"a cluster is running already in {state.directory} (process {state.pid}, {state.address.endpoint}); "
+            f'use it by `eval "$(seeker cluster start --env)"`, or end it by `seeker cluster stop`'
+        )
+    print(f"a cluster of {settings.slots} slots is running (process {state.pid}), logs in {state.facts['log_dir']}")
+    print(f"use it from any shell:\n{state.exports()}")
+    return 0
+
+
+def _start_settings(arguments: Namespace) -> ClusterSettings:
+    settings = ClusterSettings(
+        python=arguments.python,
+        slots=arguments.slots,
+        memory_bytes=_num_bytes("--memory", arguments.memory),
+        gpus=arguments.gpus,
+        spill_dir=arguments.spill_dir and str(Path(arguments.spill_dir).absolute()),
+        memory_limit_bytes=_num_bytes("--object-memory", arguments.object_memory),
+        faults=arguments.faults,
+        log_dir=arguments.log_dir,
+    )
+    check_settings(
+        LocalSettings(
+            python=settings.executor_python(),
+            slots=settings.slots,
+            memory_bytes=settings.memory_bytes,
+            gpus=settings.gpus,
+            host=arguments.host,
+            spill_dir=Path(settings.spill_dir) if settings.spill_dir else None,
+            object_memory_bytes=settings.memory_limit_bytes,
+        )
+    )
+    if not Path(settings.executor_python()).is_file():
+        raise ConfigError(f"--python {settings.executor_python()}: no such interpreter; name the executors' one")
+    return settings
+
+
+def _num_bytes(flag: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_resources(f"mem={text}").memory_bytes
+    except ConfigError:
+        raise ConfigError(f"{flag} {text!r}: expected bytes, for example 8g or 512m") from None
+
+
+def _say_other_capacity(state: shared.SharedState, settings: ClusterSettings) -> None:
+    if state.facts["slots"] != settings.slots:
+        text = f"the cluster of {state.directory} runs already, with {state.facts['slots']} slots"
+        print(f"seeker: {text}, not {settings.slots}", file=sys.stderr)
+
+
+def stop(arguments: Namespace) -> int:
+    directory = _directory(arguments)
+    state = shared.stop_shared(directory)
+    if state is None:
+        print(f"no cluster is running in {directory}")
+    else:
+        print(f"the cluster of {directory} has ended (process {state.pid})")
+    return 0
+
+
+def status(arguments: Namespace) -> int:
+    with _connected(arguments) as (frontend, objects, _):
+        listing = look(frontend, objects)
+    if arguments.json:
+        print(json.dumps(listing.to_json(), indent=2))
+    else:
+        from seeker.cluster.status import print_status
+
+        print_status(listing)
+    return 0
+
+
+def doctor(arguments: Namespace) -> int:
+    """Exit code 1 when anything is wrong."""
+    from seeker.cluster import probes
+
+    findings: list[Finding] = _own_version()
+    try:
+        with _connected(arguments) as (frontend, objects, settings):
+            before = look(frontend, objects)
+            findings += probes.probe_clock(frontend)
+            time.sleep(arguments.wait)
+            findings += examine(before, look(frontend, objects), time.time())
+            if arguments.probe_cache:
+                findings += probes.probe_cache(objects, _num_bytes("--probe-cache", arguments.probe_cache) or 0)
+        if arguments.probe:
+            findings += probes.probe_executor(settings)
+    except ClusterError as error:
+        findings.append(Finding("wrong", str(error), "the cluster cannot be looked at until that is mended"))
+    return _print_findings(findings)
+
+
+def _own_version() -> list[Finding]:
+    from importlib.metadata import version
+
+    from seeker.cluster.probes import FLAMEPY
+
+    return version_finding("this environment", version("flamepy"), FLAMEPY)
+
+
+def _print_findings(findings: Iterable[Finding]) -> int:
+    num_wrong = 0
+    for finding in findings:
+        num_wrong += finding.kind == "wrong"
+        print(f"{finding.kind}: {finding.what}" + (f"\n  -> {finding.remedy}" if finding.remedy else ""))
+    print(f"{num_wrong} thing{'s are' if num_wrong != 1 else ' is'} wrong" if num_wrong else "nothing is wrong")
+    return 1 if num_wrong else 0
+
+
+def _directory(arguments: Namespace) -> Path:
+    return Path(arguments.dir or shared.DEFAULT_DIRECTORY)
+
+
+@contextmanager
+def _connected(arguments: Namespace) -> Generator[tuple[FrontendClient, FlightObjects, ClusterSettings]]:
+    """Clients of the cluster that the arguments mean."""
+    address = find_address(arguments)
+    frontend = FrontendClient(address.endpoint, address.ca_file, CONNECT_DEADLINE_S)
+    objects = FlightObjects(address.cache_endpoint, address.cache_ca_file)
+    try:
+        objects.wait_ready(CONNECT_DEADLINE_S)
+        yield frontend, objects, ClusterSettings(address.endpoint, address.cache_endpoint, address.ca_file)
+    finally:
+        objects.close()
+        frontend.close()
+
+
+def find_address(arguments: Namespace) -> Address:
+    """Named by flags, else running in --dir, else named by the environment, else running in the usual directory."""
+    if arguments.endpoint or arguments.cache_endpoint or arguments.context:
+        settings = ClusterSettings(arguments.endpoint, arguments.cache_endpoint, context=arguments.context)
+        named = settings.address()
+    else:
+        named = None if arguments.dir else ClusterSettings().address()
+    if named is not None:
+        return named
+    directory = _directory(arguments)
+    running = shared.running_state(directory)
+    if running is None:
+        raise ConfigError(
+            f"no cluster is running in {directory}; start one by `seeker cluster start`, or name one by --endpoint, "
+            "--context or FLAME_ENDPOINT"
+        )
+    return running.address
+
+
+def clean(arguments: Namespace) -> int:
+    """Remove what drivers that are gone left behind: sessions, objects, applications; and killed clusters' files."""
+    for path in remove_stale_directories(short_temporary_directory()):
+        print(f"removed the directory of a killed cluster: {shlex.quote(str(path))}")
+    return 0
