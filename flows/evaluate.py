@@ -116,6 +116,7 @@ def _folder_subject(request: EvaluateRequest) -> _Subject:
     facts = run_digests(config, prepared)
     digest = policy_digest(request.run)
     root = Path(request.out or Path("evaluated") / f"{Path(request.run).resolve().name}-{str(digest)[:8]}")
+    root.mkdir(parents=True, exist_ok=True)
     return _Subject(config, root, Candidate(0, None, folder_digest=digest), facts, prepared)
 
 

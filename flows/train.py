@@ -17,7 +17,7 @@ from flows.prepare import prepare
 from flows.progress import StepProgress, start_lines
 from seeker.config import RunConfig
 from seeker.questions import read_questions
-from seeker.runs import Json, RunDirectory, check_latest, open_run, read_latest, write_metrics, writer_lock
+from seeker.runs import Json, RunDirectory, open_run, read_latest, telling_state, write_metrics, writer_lock
 from tasks.advantages import advantage
 from tasks.cluster import (
     ROLLOUT_SERVICE,
@@ -42,20 +42,27 @@ def train(
     run_id: str | None = None,
     prepared: Json | None = None,
     rollout_target: str = ROLLOUT_SERVICE,
+    resume: bool = True,
 ) -> Json:
     """Train the policy of `config`; ``{"run": "runs/demo", "run_id": "demo", "policy_version": 30}``.
 
     `prepared` is the handle of a preparation that is done already; `rollout_target` names another rollout service.
+    With `resume=False` a run that is there is refused, else it is gone on with.
     """
     run_id = run_id_for(config, run_id)
     root = config.out_path(run_id)
     with writer_lock(root):
-        run = open_run(root, config, run_id)
-        prepared = prepared or prepare(config)
-        with open_flow_cluster(config, root / "logs") as cluster:
-            run.amend({"digests": run_digests(config, prepared), "cluster": cluster.describe(), "prepared": prepared})
-            with _session(run, cluster, prepared, rollout_target) as session:
-                return _loop(session)
+        run = open_run(root, config, run_id, resume=resume)
+        with telling_state(run):
+            return _train(run, prepared or prepare(config), rollout_target)
+
+
+def _train(run: RunDirectory, prepared: Json, rollout_target: str) -> Json:
+    with open_flow_cluster(run.config, run.root / "logs") as cluster:
+        told = {"digests": run_digests(run.config, prepared), "cluster": cluster.describe(), "prepared": prepared}
+        run.amend(told)
+        with _session(run, cluster, prepared, rollout_target) as session:
+            return _loop(session)
 
 
 @contextmanager
@@ -77,15 +84,13 @@ def _session(run: RunDirectory, cluster: Any, prepared: Json, rollout_target: st
 def _loop(session: Session) -> Json:
     run, steps = session.run, session.config.steps
     latest = read_latest(run)
-    if latest is not None:
-        check_latest(run, latest)
     first = 0 if latest is None else latest.next_step
     described = describe_rollouts(session)  # executors load while the trainer does
     publish_held(session, first)
     template = described.result()["template"]
     run.amend({"template": template})
     with StepProgress(run.run_id, first, steps) as progress:
-        progress.say(start_lines(run.config, template))
+        progress.say([*run.notes, *start_lines(run.config, template)])
         if first:
             progress.say([f"going on from step {first} of {steps}, the last commit of {run.root}"])
         session.step_started = time.perf_counter()

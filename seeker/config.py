@@ -169,10 +169,19 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """Full trainer state every `every` steps (and after the last one)."""
+    """Full trainer state every `every` steps (and after the last one), and which of them are kept.
+
+    The newest `keep` stay, the `keep_best` with the highest greedy held-out exact match, and those of every
+    `keep_every`th version. Batches are what the steps after a checkpoint are rebuilt from: "all" keeps every one, so
+    that a run can be forked anywhere; "rebuild" only those that a kept checkpoint needs. Published versions are all
+    kept: evaluation and export read them.
+    """
 
     every: Positive = 10
     keep: Positive = 2
+    keep_best: Count = 0
+    keep_every: Count = 0  # 0: none for this reason
+    batches: Literal["all", "rebuild"] = "all"
 
 
 class ClusterConfig(Section):

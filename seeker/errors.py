@@ -6,6 +6,7 @@ traceback. The message says what was expected, what was found and what to do.
 
 from __future__ import annotations
 
+import errno
 import reprlib
 from pathlib import Path
 
@@ -93,6 +94,27 @@ class LockedError(RunDirectoryError):
     """A run directory that another process is writing (its id in the message)."""
 
 
+class StorageError(SeekerError):
+    """The disk refused: full, read-only, not permitted, or the run directory is gone.
+
+    The run stops at its last commit and goes on when this is mended. It is tried again by nobody: a disk that is full
+    stays full, and each try would write more.
+    """
+
+
+def explain_storage(error: OSError) -> str:
+    """What to do about an error of the disk."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk or the quota is full: free some space and resume the run, which goes on from its last commit"
+    if error.errno == errno.EFBIG:
+        return "the file is larger than is allowed here: raise the limit (ulimit -f) and resume the run"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "give this user the right to write there and resume the run, which goes on from its last commit"
+    if isinstance(error, FileNotFoundError):
+        return "put the run directory back (moved, deleted or unmounted?) and resume the run"
+    return "look at the disk and its file system, then resume the run, which goes on from its last commit"
+
+
 class InfrastructureError(SeekerError):
     """Something other than the policy failed: retriever, executor, object store, cluster.
 
@@ -127,6 +149,14 @@ class GangLostError(ClusterError):
         self.rank = rank
         self.executor = executor
         super().__init__(message)
+
+
+class RankError(InfrastructureError):
+    """A trainer rank that cannot join the others, or that lost one of them (named in the message)."""
+
+
+class PortTakenError(RankError):
+    """The rendezvous port belongs to another process: choose another."""
 
 
 class DeadlineError(ClusterError):

@@ -40,6 +40,6 @@ def finish_checkpoints(session: Session) -> None:
     if not session.pending:
         return
     while session.pending:
-        session.pending.pop(0).result()
-    prune_checkpoints(session.run, session.config.checkpoint.keep)
+        written = session.pending.pop(0).result()
+        prune_checkpoints(session.run, verified=written["version"])
     write_checkpoint_summary(session.run)

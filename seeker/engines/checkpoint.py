@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -15,27 +12,16 @@ import xxhash
 from torch import Tensor
 
 from seeker.errors import CheckpointError
+from seeker.runs import store_checkpoint
 
 STATE, FACTS = "state.safetensors", "trainer.json"
 
 
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write `folder` as a whole: it either holds this checkpoint or, after a crash, what it held before."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-    fresh.mkdir()
+    """Write `folder` as a whole and read it back: it holds this checkpoint or, after a crash, what it held before."""
     state = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    _write(fresh / STATE, state)
     described = {**facts, "state_digest": xxhash.xxh3_128_hexdigest(state)}
-    _write(fresh / FACTS, json.dumps(described, indent=1, sort_keys=True).encode())
-    if folder.exists():
-        old = folder.with_name(f"{fresh.name}.old")
-        folder.rename(old)
-        fresh.rename(folder)
-        shutil.rmtree(old)
-    else:
-        fresh.rename(folder)
-    _sync_folder(folder.parent)
+    store_checkpoint(folder, {STATE: state, FACTS: json.dumps(described, indent=1, sort_keys=True).encode()})
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -48,18 +34,3 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if xxhash.xxh3_128_hexdigest(state) != facts.get("state_digest"):
         raise CheckpointError(f"{folder / STATE}: its digest is not the one in {FACTS}; use an older checkpoint")
     return safetensors.torch.load(state), facts
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,13 +1,20 @@
 """Full trainer states: `checkpoints/000010/` is the state at policy version 10.
 
-The trainer writes a checkpoint beside its place, flushed, and renames it, so a folder with its final name is complete.
+A checkpoint is written beside its place, flushed, read back and compared, and only then renamed: a folder with its
+final name is complete and was verified.
 """
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Mapping
+from pathlib import Path
 
+import xxhash
+
+from seeker.errors import CheckpointError, StorageError
+from seeker.runs import disk
 from seeker.runs.directory import RunDirectory
+from seeker.runs.disk import Buffer
 
 
 def checkpoint_versions(run: RunDirectory) -> list[int]:
@@ -22,7 +29,79 @@ def newest_checkpoint(run: RunDirectory, version: int) -> int | None:
     return max((found for found in checkpoint_versions(run) if found <= version), default=None)
 
 
-def prune_checkpoints(run: RunDirectory, keep: int) -> None:
-    """Keep the newest `keep` checkpoints. The caller has seen the newest read back whole."""
-    for version in checkpoint_versions(run)[:-keep]:
-        shutil.rmtree(run.checkpoint_path(version))
+def restore_points(run: RunDirectory, version: int) -> list[int]:
+    """Versions that a trainer can start from to reach `version` by replaying batches, newest first.
+
+    0 stands for the starting policy. Nothing below the run's floor counts: those updates had other settings.
+    """
+    checkpoints = [found for found in checkpoint_versions(run) if max(run.floor, 1) <= found <= version]
+    return [*reversed(checkpoints), *([0] if run.floor == 0 else [])]
+
+
+def store_checkpoint(folder: Path, files: Mapping[str, Buffer]) -> None:
+    """Write `folder` with `files`, whole and verified or not at all.
+
+    A checkpoint that is there already stays when it holds the same; else the new one takes its place.
+    """
+    run = folder.parent.parent
+    disk.make_folders(folder.parent, run if run.is_dir() else None)
+    if folder.is_dir() and _holds(folder, files):
+        return
+    fresh = disk.temporary_name(folder)
+    try:
+        _fill(fresh, files)
+    except (StorageError, CheckpointError):
+        _discard(fresh)
+        raise
+    if folder.is_dir():
+        old = disk.temporary_name(folder.with_name(f"{folder.name}.old"))
+        disk.rename(folder, old)
+        disk.rename(fresh, folder)
+        disk.remove_tree(old)
+    else:
+        disk.rename(fresh, folder)
+    disk.sync(folder.parent)
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove a checkpoint so that a half-removed one never bears its name."""
+    gone = disk.temporary_name(folder)
+    disk.rename(folder, gone)
+    disk.remove_tree(gone)
+
+
+def _fill(folder: Path, files: Mapping[str, Buffer]) -> None:
+    if folder.is_dir():
+        disk.remove_tree(folder)
+    disk.make_folders(folder)
+    for name, data in files.items():
+        disk.write(folder / name, data)
+        disk.sync(folder / name)
+    disk.sync(folder)
+    if not _holds(folder, files):
+        raise CheckpointError(f"{folder}: does not read back as it was written; look at the disk")
+
+
+def _holds(folder: Path, files: Mapping[str, Buffer]) -> bool:
+    return all((folder / name).is_file() and _digest(folder / name) == _hexdigest(files[name]) for name in files)
+
+
+def _digest(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _hexdigest(data: Buffer) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _discard(folder: Path) -> None:
+    """Remove what was not finished. Where even that fails, the next writer of the run removes it."""
+    try:
+        if folder.is_dir():
+            disk.remove_tree(folder)
+    except (StorageError, OSError):
+        return  # the caller raises what came first

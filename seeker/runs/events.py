@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seeker.runs import disk
 from seeker.runs.files import Json
 
 
@@ -25,10 +26,16 @@ class EventLog:
     path: Path
 
     def record(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}, default=str)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}, default=str) + "\n"
+        disk.append(self.path, (("\n" if self._is_torn() else "") + line).encode())
+
+    def _is_torn(self) -> bool:
+        """True when a killed process left half a line, which must not swallow the next one."""
+        if not self.path.is_file() or not (size := self.path.stat().st_size):
+            return False
+        with open(self.path, "rb") as file:
+            file.seek(size - 1)
+            return file.read(1) != b"\n"
 
     def read(self) -> list[Json]:
         """All events; a line that a crash cut off is left out."""
@@ -39,7 +46,7 @@ class EventLog:
             try:
                 events.append(json.loads(line))
             except ValueError:
-                continue  # the write of a killed process; an event log is a record, not state
+                continue  # the write of a killed process, or an empty line; an event log is a record, not state
         return events
 
     def count(self, event: str) -> int:

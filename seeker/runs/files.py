@@ -1,20 +1,22 @@
 """Files that are either whole or not there, and references to them that can be checked.
 
 Everything in a run directory is written through `write_atomic`: a temporary file beside the target, flushed to the
-disk, then moved into place. So a reader, or a resume after kill -9, never meets half a file.
+disk, then moved into place. So a reader, or a resume after kill -9, never meets half a file. JSON that decides what a
+run is (`LATEST`, the manifests) is sealed: it holds its own digest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from seeker.errors import RunDirectoryError
+from seeker.errors import RunDirectoryError, StorageError
+from seeker.runs import disk
+from seeker.runs.disk import Buffer
 
 Json = dict[str, Any]
 
@@ -37,29 +39,37 @@ class FileRef:
         return FileRef(path=value["path"], sha256=value["sha256"])
 
 
-def sha256_hex(data: bytes | bytearray | memoryview) -> str:
+def sha256_hex(data: Buffer) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Write `data` to `path` so that after a crash the file is the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
+def write_atomic(path: Path, data: Buffer, *, within: Path | None = None, durable: bool = True) -> None:
+    """Write `data` to `path` so that after a crash the file is the old one or the new one, never a part.
 
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries, so that a rename inside it outlives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    Missing folders are created, but not `within`. Without `durable` a power cut may take the file back to what it
+    was: right for what can be derived again.
+    """
+    disk.make_folders(path.parent, within)
+    temporary = disk.temporary_name(path)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        disk.write(temporary, data)
+        if durable:
+            disk.sync(temporary)
+        disk.rename(temporary, path)
+    except (StorageError, TypeError):
+        _discard(temporary)
+        raise
+    if durable:
+        disk.sync(path.parent)
+
+
+def _discard(temporary: Path) -> None:
+    """Remove a file that was not finished. Where even that fails, the next writer of the run removes it."""
+    try:
+        if temporary.exists():
+            disk.remove(temporary)
+    except (StorageError, OSError):
+        return  # the caller raises what came first
 
 
 def dump_json(value: Mapping[str, Any]) -> bytes:
@@ -67,13 +77,27 @@ def dump_json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_atomic(path, dump_json(value))
+def write_json(path: Path, value: Mapping[str, Any], *, within: Path | None = None, durable: bool = True) -> None:
+    write_atomic(path, dump_json(value), within=within, durable=durable)
+
+
+def sealed(value: Mapping[str, Any]) -> Json:
+    """`value` with its own digest: ``{"step": 3, …, "seal": "5f2c…"}``."""
+    bare = {name: each for name, each in value.items() if name != "seal"}
+    return {**bare, "seal": sha256_hex(dump_json(bare))}
+
+
+def read_sealed(path: Path) -> Json:
+    """A sealed JSON file; an error when it does not hold what was written."""
+    value = read_json(path)
+    if "seal" in value and value["seal"] != sealed(value)["seal"]:
+        raise RunDirectoryError(f"{path}: damaged, its content has not the digest that it was sealed with")
+    return value
 
 
 def read_json(path: Path) -> Json:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(disk.read(path))
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path}: the file is missing; is this a run directory?") from error
     except ValueError as error:
@@ -83,9 +107,9 @@ def read_json(path: Path) -> Json:
     return cast(Json, value)
 
 
-def write_file(root: Path, path: str, data: bytes | bytearray | memoryview) -> FileRef:
-    """Write one file of the run directory at `root` and return its reference."""
-    write_atomic(root / path, data)
+def write_file(root: Path, path: str, data: Buffer) -> FileRef:
+    """Write one file of the run directory at `root`, which must be there, and return its reference."""
+    write_atomic(root / path, data, within=root)
     return FileRef(path, sha256_hex(data))
 
 
@@ -93,13 +117,13 @@ def read_file(root: Path, ref: FileRef) -> bytes:
     """The bytes behind a reference; an error when they are not the bytes that were written."""
     path = root / ref.path
     try:
-        data = path.read_bytes()
+        data = disk.read(path)
     except FileNotFoundError as error:
         raise RunDirectoryError(f"{path}: the file is missing, sha256 {ref.sha256[:12]} was expected") from error
     if sha256_hex(data) != ref.sha256:
         raise RunDirectoryError(
             f"{path}: damaged, sha256 is {sha256_hex(data)[:12]}, expected {ref.sha256[:12]}; "
-            "delete it and start the run again: finished work is taken from the run directory, the rest is done again"
+            "resume the run: it goes back to the newest commit whose files are whole"
         )
     return data
 
@@ -107,4 +131,4 @@ def read_file(root: Path, ref: FileRef) -> bytes:
 def is_intact(root: Path, ref: FileRef) -> bool:
     """True when the referenced file is there and holds what was written."""
     path = root / ref.path
-    return path.is_file() and sha256_hex(path.read_bytes()) == ref.sha256
+    return path.is_file() and sha256_hex(disk.read(path)) == ref.sha256

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from seeker.runs import disk
 from seeker.runs.checkpoints import newest_checkpoint
 from seeker.runs.commits import Latest, committed_manifests, read_latest, read_manifest
 from seeker.runs.directory import RunDirectory
@@ -18,14 +19,14 @@ from seeker.runs.files import Json, read_json, write_atomic, write_json
 def write_metrics(run: RunDirectory) -> None:
     """Derive `metrics.jsonl` from all manifests and evaluations."""
     rows = metric_rows(run)
-    write_atomic(run.root / "metrics.jsonl", "".join(_line(row) for row in rows).encode())
+    data = "".join(_line(row) for row in rows).encode()
+    write_atomic(run.root / "metrics.jsonl", data, within=run.root, durable=False)
 
 
 def append_metrics(run: RunDirectory, step: int) -> None:
     """Add the line of the step that was just committed."""
     row = _row(read_manifest(run, step), _evaluation_metrics(run))
-    with open(run.root / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write(_line(row))
+    disk.append(run.root / "metrics.jsonl", _line(row).encode())
 
 
 def metric_rows(run: RunDirectory) -> list[Json]:
@@ -58,12 +59,23 @@ def write_checkpoint_summary(run: RunDirectory) -> None:
             "checkpoint_version": version,
             "metrics": _latest_metrics(run, latest),
         },
+        within=run.root,
+        durable=False,
     )
 
 
 def read_evaluations(run: RunDirectory) -> list[Json]:
     """All evaluations of the run, by file name."""
     return [read_json(path) for path in sorted((run.root / "evaluations").glob("*.json"))]
+
+
+def greedy_scores(run: RunDirectory) -> dict[int, float]:
+    """Exact match of greedy held-out evaluations by policy version."""
+    return {
+        version: found["eval/exact_match"]
+        for version, found in _evaluation_metrics(run).items()
+        if "eval/exact_match" in found
+    }
 
 
 def _evaluation_metrics(run: RunDirectory) -> dict[int, Json]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import Any
 from seeker.config import RunConfig
 from seeker.errors import RunDirectoryError
 from seeker.nearest import nearest
-from seeker.runs import Json, Latest, RunDirectory, load_run, metric_rows, read_evaluations, read_latest
+from seeker.runs import Json, Latest, RunDirectory, load_run, metric_rows, read_evaluations, read_latest, read_state
 
 PHASES = ("rollout", "advantage", "update", "publish", "orchestration")
 
@@ -98,25 +96,11 @@ def _version(evaluation: Any) -> int:
 
 
 def _state(run: RunDirectory, latest: Latest | None) -> str:
-    writer = _writer(run.root / ".lock")
-    if writer is not None:
-        return f"running (process {writer})"
+    told = read_state(run.root)
+    if told.state == "running":
+        return f"running (process {told.pid})"
     done = 0 if latest is None else latest.next_step
-    return "finished" if done >= run.config.steps else "stopped before its end; train again with --out to go on"
-
-
-def _writer(lock: Path) -> int | None:
-    """The process that writes the run, or None. Tries the lock only where the noted process is alive, so that
-    looking at a run can keep no writer out.
-    """
-    try:
-        process = int(lock.read_text())
-        os.kill(process, 0)
-    except (OSError, ValueError):
-        return None
-    with open(lock, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return process
-    return None
+    if done >= run.config.steps:
+        return "finished"
+    why = f"{told.state}: {told.reason}" if told.state in ("failed", "cancelled", "died") else "stopped before its end"
+    return f"{why}; go on with: seeker resume {run.root}"

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,9 +29,10 @@ from pathlib import Path
 import pytest
 
 from seeker.cluster.objects import ObjectHandle
-from seeker.errors import ObjectMissingError, RunDirectoryError
+from seeker.errors import LockedError, ObjectMissingError, RunDirectoryError
 from seeker.runs import (
     FileRef,
+    current_writer,
     is_intact,
     load_run,
     newest_checkpoint,
@@ -81,14 +84,18 @@ def test_second_writer_is_refused_and_told_who_holds_the_run(tmp_path: Path) -> 
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         started = time.monotonic()
-        with pytest.raises(RunDirectoryError, match=f"process {holder.pid} is writing this run"), writer_lock(tmp_path):
+        told = f"{tmp_path}: this run is being written by process {holder.pid} on {socket.gethostname()}, since 20"
+        with pytest.raises(LockedError, match=re.escape(told)), writer_lock(tmp_path):
             pass
         assert time.monotonic() - started < 1.0
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     with writer_lock(tmp_path):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+        writer = current_writer(tmp_path)
+        assert writer is not None
+        assert writer.pid == os.getpid()
+    assert current_writer(tmp_path) is None
 
 
 def test_same_configuration_goes_on_and_a_changed_one_is_refused(tmp_path: Path) -> None:
@@ -191,7 +198,7 @@ def test_checkpoints_are_found_and_pruned(tmp_path: Path) -> None:
         run.checkpoint_path(version).mkdir(parents=True)
     (tmp_path / "checkpoints" / ".000008.partial").mkdir()
     assert [newest_checkpoint(run, version) for version in (1, 2, 5, 9)] == [None, 2, 4, 6]
-    prune_checkpoints(run, keep=2)
+    prune_checkpoints(run, verified=6)
     assert [newest_checkpoint(run, version) for version in (3, 9)] == [None, 6]
 
 

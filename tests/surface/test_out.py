@@ -14,7 +14,8 @@ import pytest
 from seeker.config import RunConfig
 from seeker.errors import ConfigError, LockedError, RunDirectoryError
 from seeker.presets import load_config
-from seeker.runs import check_out, open_run, write_json, writer_lock
+from seeker.runs import FileRef, Latest, check_out, open_run, writer_lock
+from seeker.runs.commits import replace_latest
 from tasks.exporting import check_folder, draft_folder
 
 
@@ -42,7 +43,7 @@ def test_a_foreign_folder_keeps_only_what_was_in_it(tmp_path: Path) -> None:
 
 def test_another_configuration_or_fewer_steps_than_are_done(tmp_path: Path) -> None:
     run = open_run(tmp_path, config(steps=5), "demo")
-    write_json(run.root / "LATEST", {"policy_version": 4})
+    replace_latest(run, Latest(3, 4, 0, FileRef("policy/000004.json", ""), None))
     check_out(tmp_path, config(steps=4))
     check_out(tmp_path, config(steps=9))
     with pytest.raises(RunDirectoryError, match=r"rollout\.group_size: 8 -> 4"):

@@ -1,0 +1,78 @@
+"""`state.json`: what the writer of a run is doing, or why it stopped. For people: no decision reads it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from seeker.errors import RunDirectoryError, StorageError
+from seeker.runs.directory import RunDirectory
+from seeker.runs.files import read_json, write_json
+from seeker.runs.lock import current_writer
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One moment of a run.
+
+    Example: ``RunState("failed", "LostStepError: step 7: 9 of 16 groups were lost …", 1760000000.1, 4711, "node7")``.
+    """
+
+    state: str  # running, completed, failed, cancelled; read also: died, stopped
+    reason: str
+    time: float
+    pid: int
+    host: str
+
+
+@contextmanager
+def telling_state(run: RunDirectory) -> Generator[None]:
+    """Write down that the run is running, and how it ended: an interrupt or a termination cancels it."""
+    _tell(run, "running", "")
+    try:
+        yield
+    except BaseException as error:
+        _tell_failure(run, error)
+        raise
+    _tell(run, "completed", "")
+
+
+def read_state(root: Path) -> RunState:
+    """The state as told; ``died`` where it says running and nobody holds the run."""
+    told = _read(root)
+    writer = current_writer(root)
+    if writer is not None:
+        return RunState("running", "", writer.since, writer.pid, writer.host)
+    if told is None:
+        return RunState("stopped", "it left no word", 0.0, 0, "")
+    if told.state == "running":
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(told.time))
+        why = f"process {told.pid} on {told.host}, started {since}, was killed or its machine went down"
+        return RunState("died", why, told.time, told.pid, told.host)
+    return told
+
+
+def _tell_failure(run: RunDirectory, error: BaseException) -> None:
+    state = "failed" if isinstance(error, Exception) else "cancelled"
+    first = str(error).strip().partition("\n")[0]
+    try:
+        _tell(run, state, f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    except StorageError as refused:
+        error.add_note(f"state.json could not be written either: {refused}")
+
+
+def _tell(run: RunDirectory, state: str, reason: str) -> None:
+    told = RunState(state, reason, round(time.time(), 3), os.getpid(), socket.gethostname())
+    write_json(run.root / "state.json", asdict(told), within=run.root, durable=False)
+
+
+def _read(root: Path) -> RunState | None:
+    try:
+        return RunState(**read_json(root / "state.json"))
+    except (RunDirectoryError, TypeError):
+        return None
