@@ -1,6 +1,6 @@
 """The process behind an executor: holds one service and runs its methods, one at a time.
 
-Started by `starter.py` as ``python -m seeker.cluster.child FD PARENT``; it talks over the inherited socket and dies
+Started by `starter/process.py` with the numbers of its parent, its channel and the files that it holds locked; it dies
 with its parent. Everything that a service prints goes to the service's log.
 """
 
@@ -13,38 +13,49 @@ import json
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
-from multiprocessing.connection import Connection
 from typing import Any
 
-from seeker.cluster.objects import FlightObjects, ServiceContext
+from seeker.cluster.objects import FlightObjects, GangMembership, ServiceContext
+from seeker.cluster.starter.channel import Channel
 
 INLINE_BYTES = 128 * 1024
-TRACEBACK_CHARS = 16_000
+TEXT_CHARS = 16_000
 _PARENT_POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     faulthandler.enable()
-    channel = Connection(int(sys.argv[1]))
-    _die_with(int(sys.argv[2]))
-    setup = json.loads(channel.recv_bytes())
+    parent, end, *held = map(int, sys.argv[1:])
+    for descriptor in (end, *held):  # ours alone: what the service starts inherits neither channel nor locks
+        os.set_inheritable(descriptor, False)
+    _die_with(parent)
+    channel = Channel(socket.socket(fileno=end))
     try:
-        service = _construct(setup)
+        _serve(channel)
+    except EOFError:
+        return
+
+
+def _serve(channel: Channel) -> None:
+    setup = json.loads(channel.receive())
+    try:
+        context = _context(setup)
+        service = _construct(setup, context)
     except BaseException as error:
-        channel.send_bytes(pickle.dumps({**_report(error), "kind": "setup"}))
+        channel.send(pickle.dumps({**_report(error), "kind": "setup"}))
         raise
-    channel.send_bytes(pickle.dumps({"kind": "ready"}))
+    channel.send(pickle.dumps({"kind": "ready"}))
     while True:
-        try:
-            method, arguments = pickle.loads(channel.recv_bytes())
-        except EOFError:
-            return
-        channel.send_bytes(pickle.dumps(_answer(service, method, arguments)))
+        method, arguments, gang = pickle.loads(channel.receive())
+        if gang is not None:
+            context.gang = GangMembership(**gang)
+        channel.send(pickle.dumps(_answer(service, method, arguments), protocol=pickle.HIGHEST_PROTOCOL))
 
 
 def _die_with(parent: int) -> None:
@@ -62,11 +73,14 @@ def _watch_parent(parent: int) -> None:
     os._exit(1)
 
 
-def _construct(setup: dict[str, Any]) -> Any:
+def _context(setup: dict[str, Any]) -> ServiceContext:
+    objects = FlightObjects(setup["cache_endpoint"], os.environ.get("FLAME_CA_FILE"))
+    return ServiceContext(objects, setup["prefix"], setup["executor"], setup["set_up_count"])
+
+
+def _construct(setup: dict[str, Any], context: ServiceContext) -> Any:
     module, _, name = setup["target"].partition(":")
     service_class = getattr(importlib.import_module(module), name)
-    objects = FlightObjects(setup["cache_endpoint"], os.environ.get("FLAME_CA_FILE"))
-    context = ServiceContext(objects, setup["prefix"], setup["executor"], setup["set_up_count"])
     return service_class(setup["config"], context)
 
 
@@ -90,9 +104,16 @@ def _report(error: BaseException) -> dict[str, Any]:
     return {
         "kind": "raised",
         "type": type(error).__qualname__,
-        "message": str(error),
-        "traceback": traceback.format_exc()[-TRACEBACK_CHARS:],
+        "message": _text(error)[:TEXT_CHARS],
+        "traceback": traceback.format_exc()[-TEXT_CHARS:],
     }
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # an error whose own text fails is still reported
+        return f"({type(error).__name__} without a text: {second!r})"
 
 
 if __name__ == "__main__":

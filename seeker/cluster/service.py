@@ -244,7 +244,8 @@ class Service:
         try:
             if patient:
                 if running:
-                    self._objects.put(self.prefix, pickle.dumps("cancelled"), CANCEL_NAME)
+                    cancel = {"all": True, "calls": [], "generations": []}
+                    self._objects.put(self.prefix, pickle.dumps(cancel), CANCEL_NAME)
                 self._close_session()
                 self._objects.delete(self.prefix)
         finally:

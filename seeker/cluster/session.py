@@ -10,19 +10,25 @@ import inspect
 import json
 import pickle
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
-from seeker.cluster import starter, wire
+from seeker.cluster import wire
 from seeker.cluster.objects import ObjectHandle
 from seeker.cluster.resources import Resources
+from seeker.cluster.starter import loader
 from seeker.cluster.untyped import bson
 
+STARTER_MODULES = (
+    *("running", "store", "channel", "processes", "folder", "log", "gpus", "code", "gang", "node"),
+    *("process", "watch", "host", "starter"),
+)
 RUNNER_ARGUMENTS = ("-m", "flamepy.runner.runpy")
 CONTEXT_NAME, CANCEL_NAME = "runner-context", "cancel"
 
 _CLOUDPICKLE_PREFIX = b"FLM\x00"  # how the SDK marks a pickled payload in the object cache
 _TYPES = "__import__('flamepy.runner.types', fromlist=['types'])"
-_STARTER = "(lambda space: (exec(source, space), space['configured'](setup))[1])({'__name__': 'seeker_starter'})"
+_STARTER = "(lambda space: (exec(loader, space), space['load'](sources).configured(setup))[1])({})"
 _RUNNER_CONTEXT = f"{_TYPES}.RunnerContext(execution_object={_STARTER}, autoscale=False, warmup=1)"
 _RUNNER_REQUEST = f"{_TYPES}.RunnerRequest(method='call', args=(request,))"
 
@@ -100,9 +106,16 @@ class Expression:
         return eval, (self._text, self._names)
 
 
+def starter_sources() -> dict[str, str]:
+    """Name and source of each module that the starter is made of, in the order in which they need each other."""
+    names = ("archive", *(f"starter.{name}" for name in STARTER_MODULES))
+    package = resources.files("seeker.cluster")
+    return {name: package.joinpath(name.replace(".", "/") + ".py").read_text("utf-8") for name in names}
+
+
 def runner_context(setup: dict[str, Any]) -> bytes:
     """The session's common data object: a `RunnerContext` that holds the starter class, by its source."""
-    context = Expression(_RUNNER_CONTEXT, source=inspect.getsource(starter), setup=setup)
+    context = Expression(_RUNNER_CONTEXT, loader=inspect.getsource(loader), sources=starter_sources(), setup=setup)
     return _CLOUDPICKLE_PREFIX + pickle.dumps(pickle.dumps(context))
 
 
