@@ -16,24 +16,12 @@ from pathlib import Path
 from types import ModuleType
 
 from flows.server import await_server, start_server
+from flows.settings import server_settings
 from seeker.errors import InfrastructureError, SeekerError
 from seeker.presets import project_root
 
-PRIVATE = {
-    # Recording one task run at a time costs the server 55 ms each and starves the two cores; batches cost 10 ms.
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "100",
-    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "100",
-    "PREFECT_SERVER_SERVICES_TRIGGERS_READ_BATCH_SIZE": "100",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    # Four task runs a step at INFO would bury the one line a step that the loop prints.
-    "PREFECT_LOGGING_LEVEL": "WARNING",
-    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
-    "DO_NOT_TRACK": "1",
-}
+# Four task runs a step at INFO would bury the one line a step that the loop prints.
+COMMAND_SETTINGS = {"PREFECT_LOGGING_LEVEL": "WARNING"}
 FOREIGN = ("PREFECT_PROFILE", "PREFECT_PROFILES_PATH", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 
 _private_urls: list[str] = []  # of the server that this process started
@@ -73,7 +61,7 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> Path
     home.mkdir(parents=True, exist_ok=True)
     for name in FOREIGN:
         environ.pop(name, None)
-    for name, value in PRIVATE.items():
+    for name, value in {**server_settings(), **COMMAND_SETTINGS}.items():
         environ.setdefault(name, value)
     environ["PREFECT_HOME"] = str(home)
     environ["PREFECT_RESULTS_LOCAL_STORAGE_PATH"] = str(home / "storage")

@@ -49,6 +49,15 @@ def load_config(preset: str | Path, overrides: Sequence[str] = (), **flags: Any)
     return resolve_paths(validate(draft.tree, draft.origins, str(path)))
 
 
+def change_config(config: RunConfig, overrides: Sequence[str] = (), **flags: Any) -> RunConfig:
+    """`config` with flags, then overrides, put over it, as over a preset."""
+    draft = _Draft(config.model_dump(mode="json"))
+    _apply_flags(draft, {name: value for name, value in flags.items() if value is not None})
+    for override in overrides:
+        _apply_override(draft, override)
+    return resolve_paths(validate(draft.tree, draft.origins, "the configuration")) if draft.origins else config
+
+
 def preset_names() -> list[str]:
     """Names of the presets in the project."""
     return sorted(path.stem for path in _preset_folder().glob("*.toml"))
