@@ -56,13 +56,13 @@ def main() -> None:
         log_dir=options.log_dir,
         socket_deadline_s=options.socket_deadline,
     )
-    try:
-        check_settings(settings)
-    except ConfigError as error:
-        parser.error(str(error))
     if options.lock is not None:
         os.set_inheritable(options.lock, False)  # ours alone: an executor must not hold it
-    asyncio.run(_serve(settings, not (options.serve or options.state_file), options.state_file))
+    try:
+        check_settings(settings)
+        asyncio.run(_serve(settings, not (options.serve or options.state_file), options.state_file))
+    except ConfigError as error:
+        sys.exit(str(error))
 
 
 def _num_bytes(text: str) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seeker.cluster.local.reaper import LOCK_NAME, remove_unless_held
+from seeker.errors import ConfigError
 
 PREFIX = "seeker-"
 _MAX_CHARS = 40  # unix socket paths end at 104 characters, so a long TMPDIR will not do
@@ -27,7 +28,11 @@ class PrivateDirectory:
 
 
 def make_directory(parent: Path) -> PrivateDirectory:
-    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    except OSError as error:
+        raise ConfigError(f"{parent}: no directory can be made here ({error.strerror}); name another") from error
     staged = path / f"{LOCK_NAME}.new"
     lock = os.open(staged, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,0 +1,168 @@
+"""What the doctor finds, over listed states; and that it finds nothing on a sound cluster.
+
+1.  An executor that stays in Binding or Unbinding over two looks is stuck; one that moved on is not.
+2.  A session with pending calls and no executor is named with the reason: given up, unmeetable, starting, a stuck
+    executor anywhere, a batch that is not full, no room, or none that can be seen.
+3.  Nodes: none, not ready, silent, ahead of our clock. Clocks and versions that differ.
+4.  Running calls without an executor: a session that cannot be closed.
+5.  A cache without disk storage is noted for real clusters; the probe writes, reads back and deletes.
+6.  Exit code 1 when anything is wrong, also when the cluster does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from seeker.cluster.client import Cluster
+from seeker.cluster.doctor import clock_finding, examine, version_finding
+from seeker.cluster.listing import ExecutorState, Listing, NodeState, SessionState
+from seeker.cluster.resources import Resources
+from seeker.cluster.waiting import why_waiting
+from tests.cluster.conftest import object_keys
+
+NOW = 1_700_000_000.0
+ONE = Resources(1, 2**30, 0)
+NODE = NodeState("n1", True, Resources(4, 8 * 2**30, 0), Resources(2, 4 * 2**30, 0), NOW)
+SESSION = SessionState("s", "app", True, ONE, 0, 4, 1, 2, 0, 0, 0)
+SOUND = Listing("http://a:1", "grpc://a:2", (NODE,), ("app",), (), (), (), is_local=True)
+FAILED = ((1001, "no module x"),)
+
+
+def executor(state: str, session: str = "s") -> ExecutorState:
+    return ExecutorState("e1", "n1", session, state, ONE)
+
+
+def listing(*executors: ExecutorState, session: SessionState = SESSION, node: NodeState = NODE) -> Listing:
+    return replace(SOUND, sessions=(session,), executors=executors, nodes=(node,))
+
+
+def told(before: Listing, after: Listing | None = None) -> list[str]:
+    return [finding.what for finding in examine(before, after or before, NOW) if finding.kind == "wrong"]
+
+
+def test_a_sound_cluster() -> None:
+    assert told(SOUND) == []
+    assert told(listing(executor("Bound"))) == []
+
+
+@pytest.mark.parametrize("state", ["Binding", "Unbinding"])
+def test_stuck_executors(state: str) -> None:
+    idle = replace(SESSION, pending=0)
+    stuck = listing(executor(state), session=idle)
+    assert told(stuck)[0].startswith(f"executor e1 on n1 stays in {state} for session s")
+    assert all(finding.remedy for finding in examine(stuck, stuck, NOW))
+    assert told(stuck, listing(executor("Bound"), session=idle)) == []
+    assert told(SOUND, stuck) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (listing(session=replace(SESSION, events=(*FAILED, (1002, "")))), "given up after bind failures: no module x"),
+        (
+            listing(session=replace(SESSION, wanted=Resources(1, 2**30, 1))),
+            "no node can meet cpu=1,mem=1g,gpu=1: n1 has cpu=4,mem=8g,gpu=0",
+        ),
+        (
+            listing(executor("Binding"), session=replace(SESSION, events=FAILED)),
+            "an executor of it is starting; the last one failed: no module x",
+        ),
+        (
+            listing(executor("Unbinding", "other")),
+            "executor e1 is in Unbinding: while it is, the engine makes no other",
+        ),
+        (
+            listing(session=replace(SESSION, batch=4)),
+            "its executors are made 4 at a time, one for each call: 2 are pending",
+        ),
+        (
+            listing(executor("Bound", "other"), node=replace(NODE, free=Resources(0, 2**30, 0))),
+            "no room: it asks for cpu=1,mem=1g,gpu=0, free are n1 cpu=0,mem=1g,gpu=0 (held by other)",
+        ),
+        (listing(session=replace(SESSION, events=FAILED)), "the last executor failed: no module x"),
+        (listing(), "no reason can be seen"),
+    ],
+)
+def test_why_a_session_waits(state: Listing, reason: str) -> None:
+    assert why_waiting(state.sessions[0], state) == reason
+    assert any(reason.split(":")[0] in text or "which no node can meet" in text for text in told(state))
+
+
+def test_sessions_that_do_not_wait() -> None:
+    assert why_waiting(SESSION, listing(executor("Bound"))) is None
+    assert why_waiting(replace(SESSION, pending=0), SOUND) is None
+    assert why_waiting(replace(SESSION, is_open=False), SOUND) is None
+    assert told(listing(executor("Bound")), listing()) == []  # it did not wait at the first look
+
+
+def test_running_calls_without_an_executor() -> None:
+    lost = listing(session=replace(SESSION, pending=0, running=1))
+    assert told(lost) == ["session s has 1 running calls and no executor that runs them"]
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (replace(NODE, is_ready=False), "node n1 is not ready"),
+        (replace(NODE, heartbeat_s=NOW - 90), "node n1 was heard last 90 s ago"),
+        (replace(NODE, heartbeat_s=NOW + 90), "the clock of node n1 is 90 s ahead"),
+    ],
+)
+def test_nodes(node: NodeState, text: str) -> None:
+    (found,) = told(replace(SOUND, nodes=(node,)))
+    assert text in found
+    assert told(replace(SOUND, nodes=())) == ["the cluster has no node"]
+
+
+def test_clocks_and_versions() -> None:
+    assert clock_finding(1.9) == []
+    assert clock_finding(-3.0)[0].what == "the session manager's clock is 3.0 s behind this machine's"
+    assert version_finding("this environment", "0.6.0", "0.6.0") == []
+    assert "install flamepy==0.6.0" in version_finding("this environment", "0.7.0", "0.6.0")[0].remedy
+
+
+def test_a_real_cache_is_not_trusted() -> None:
+    (note,) = examine(replace(SOUND, is_local=False), SOUND, NOW) + examine(SOUND, replace(SOUND, is_local=False), NOW)
+    assert note.kind == "note"
+    assert "--probe-cache" in note.remedy
+
+
+def test_on_a_cluster(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = cluster.describe()["cache_endpoint"]
+    arguments = ["cluster", "doctor", "--endpoint", cluster.endpoint, "--cache-endpoint", cache]
+    assert main([*arguments, "--wait", "0.2", "--probe", "--probe-cache", "3m"]) == 0, capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "the object cache kept all of 3145728 bytes" in output
+    assert "answers" in output
+    assert output.endswith("nothing is wrong\n")
+    assert object_keys(cache, "seeker-doctor") == []
+    assert not [name for name in _applications(cluster, capsys) if name.startswith("seeker-doctor")]
+
+
+def _applications(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert (
+        main(
+            [
+                "cluster",
+                "status",
+                "--json",
+                "--endpoint",
+                cluster.endpoint,
+                "--cache-endpoint",
+                cluster.describe()["cache_endpoint"],
+            ]
+        )
+        == 0
+    )
+    return json.loads(capsys.readouterr().out)["applications"]
+
+
+def test_a_dead_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("seeker.cluster.commands.CONNECT_DEADLINE_S", 0.5)
+    assert main(["cluster", "doctor", "--endpoint", "http://127.0.0.1:9"]) == 1
+    assert "no cluster answered at http://127.0.0.1:9" in capsys.readouterr().out
