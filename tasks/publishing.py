@@ -52,7 +52,7 @@ def commit_published(session: Session, step: int, phases: dict[str, Json]) -> Js
         "batch": phases["advantage"]["batch"],
         "metrics": metrics,
     }
-    commit_step(run, step, ref, manifest)
+    commit_step(run, step, ref, manifest, published["objects"])
     session.step_started = time.perf_counter()  # what this task still costs belongs to the next step's orchestration
     session.policy = published["manifest"]
     append_metrics(run, step)

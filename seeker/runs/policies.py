@@ -8,12 +8,14 @@ Whole exports would cost more room: 6 GB a version for a 3 B policy, where a del
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import xxhash
 
 from seeker.cluster.objects import Buffer, ObjectHandle, ObjectParts, ObjectStore, as_buffer
 from seeker.errors import ObjectMissingError
-from seeker.runs.files import write_atomic
+from seeker.runs.files import Json, write_atomic
 
 _PART = re.compile(r"^(\d{6})\.(base|patch)$")
 
@@ -24,9 +26,16 @@ class FolderObjects:
 
     root: Path
 
-    def store(self, key: str, version: int, data: Buffer, kind: str) -> None:
-        """Write one part of an object. `kind` is "base" or "patch"."""
-        write_atomic(self.root / key / f"{version:06d}.{kind}", memoryview(as_buffer(data)))
+    def store(self, key: str, version: int, data: Buffer, kind: str) -> Json:
+        """Write one part of an object; `kind` is "base" or "patch". What a commit says about it.
+
+        Example: ``{"path": "policy/app/session/0f/000002.patch", "bytes": 4711, "xxh3": "9f86…"}``.
+        """
+        path = self.root / key / f"{version:06d}.{kind}"
+        view = memoryview(as_buffer(data))
+        write_atomic(path, view, within=self.root.parent)
+        told = str(path.relative_to(self.root.parent))
+        return {"path": told, "bytes": view.nbytes, "xxh3": xxhash.xxh3_128_hexdigest(view)}
 
     def get(self, handle: ObjectHandle) -> memoryview:
         return memoryview(self._newest_base(handle)[1].read_bytes())
@@ -65,21 +74,31 @@ class MirroredObjects:
 
     store: ObjectStore
     folder: FolderObjects
+    written: list[Json] = field(default_factory=list[Json])  # since `take_written`
 
     def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
         handle = self.store.put(prefix, data, name)
-        self.folder.store(handle.key, handle.version, data, "base")
+        self._keep(handle.key, handle.version, data, "base")
         return handle
 
     def append(self, handle: ObjectHandle, data: Buffer) -> int:
         version = self.store.append(handle, data)
-        self.folder.store(handle.key, version, data, "patch")
+        self._keep(handle.key, version, data, "patch")
         return version
 
     def replace(self, handle: ObjectHandle, data: Buffer) -> int:
         version = self.store.replace(handle, data)
-        self.folder.store(handle.key, version, data, "base")
+        self._keep(handle.key, version, data, "base")
         return version
+
+    def take_written(self) -> list[Json]:
+        """What landed in the folder since this was asked last, for the commit that names it."""
+        taken = list(self.written)
+        self.written.clear()
+        return taken
+
+    def _keep(self, key: str, version: int, data: Buffer, kind: str) -> None:
+        self.written.append(self.folder.store(key, version, data, kind))
 
     def get(self, handle: ObjectHandle) -> memoryview:
         return self.store.get(handle)

@@ -19,7 +19,7 @@ from seeker.errors import CheckpointError, RunDirectoryError
 from seeker.manifest import Manifest
 from seeker.packing import Batch, decode_batch
 from seeker.publishing import Publisher
-from seeker.runs import RunDirectory, checkpoint_versions, load_run
+from seeker.runs import RunDirectory, load_run, restore_points
 from seeker.runs.policies import FolderObjects, MirroredObjects
 
 Json = dict[str, Any]
@@ -37,8 +37,8 @@ class TrainerService:
         self._context = context
         self._trainer = self._new_trainer()
         self._reports: dict[int, Json] = {}
-        objects = MirroredObjects(context.objects, FolderObjects(self._root / "policy"))
-        self._publisher = Publisher(objects, context.prefix, self._config.publishing)
+        self._objects = MirroredObjects(context.objects, FolderObjects(self._root / "policy"))
+        self._publisher = Publisher(self._objects, context.prefix, self._config.publishing)
 
     def describe(self) -> Json:
         return {
@@ -60,9 +60,10 @@ class TrainerService:
         self._reach(version)
         if committed is not None:
             self._publisher.commit(Manifest.from_json(committed))
+        self._objects.take_written()  # of a stage that failed
         manifest = self._publisher.stage(version, self._trainer.export())
         metrics = {"publish/bytes": manifest.bytes_written, "publish/changed_fraction": manifest.changed_fraction}
-        return {"manifest": manifest.to_json(), "metrics": metrics}
+        return {"manifest": manifest.to_json(), "metrics": metrics, "objects": self._objects.take_written()}
 
     def checkpoint(self, version: int, path: str) -> Json:
         """Write the full trainer state at `version` to the folder `path`, and read it back."""
@@ -76,21 +77,29 @@ class TrainerService:
         if self._trainer.version == version:
             return
         run = load_run(self._root)
-        if self._trainer.version > version or self._trainer.version < max(_until(run, version), default=0):
+        if self._trainer.version > version or self._trainer.version < max(restore_points(run, version), default=0):
             self._restore(run, version)
         while self._trainer.version < version:
             step = self._trainer.version
             self._apply(self._stored_batch(run, step), step)
 
     def _restore(self, run: RunDirectory, version: int) -> None:
-        """Start from the newest checkpoint that is whole, else from the starting policy."""
+        """Start from the newest checkpoint that is whole, else from the starting policy.
+
+        Below the run's floor nothing helps: its batches were made under other settings.
+        """
         self._trainer = self._new_trainer()
-        for found in reversed(_until(run, version)):
+        for found in restore_points(run, version):
             try:
-                self._trainer.load_checkpoint(run.checkpoint_path(found))
+                if found:
+                    self._trainer.load_checkpoint(run.checkpoint_path(found))
                 return
             except CheckpointError as error:
                 run.events.record("checkpoint_damaged", version=found, error=str(error))
+        raise CheckpointError(
+            f"{run.root}: no whole checkpoint from version {run.floor} to {version}, where this lineage begins; "
+            "restore one from a copy, or fork from an earlier step"
+        )
 
     def _apply(self, batch: Batch, step: int) -> Json:
         if batch.step != step:
@@ -112,7 +121,3 @@ class TrainerService:
         needs_reference = self._config.objective.kl_coefficient > 0.0
         reference = load_policy(self._config.policy)[0] if needs_reference else None
         return PolicyTrainer(self._config, model, reference=reference)
-
-
-def _until(run: RunDirectory, version: int) -> list[int]:
-    return [found for found in checkpoint_versions(run) if found <= version]
