@@ -92,6 +92,28 @@ def name() -> str:
 
 
 @pytest.fixture
+def two_slots() -> None:
+    needs_slots(2)
+
+
+@pytest.fixture
+def four_slots() -> None:
+    needs_slots(4)
+
+
+@pytest.fixture
+def eight_slots() -> None:
+    needs_slots(8)
+
+
+@pytest.fixture
 def same_machine(target: Target) -> None:
     if not target.shares_files:
         pytest.skip("the cluster's nodes do not see this machine's files")
+
+
+def needs_slots(count: int) -> None:
+    """Skip what would wait for ever on a small cluster."""
+    slots = sum(node.status.capacity.cpu for node in flamepy.list_nodes())
+    if slots < count:
+        pytest.skip(f"needs {count} slots, the cluster has {slots}")

@@ -46,6 +46,11 @@ class Plain(flamepy.FlameService):
         time.sleep(float(argument))
         return b"slept"
 
+    def do_span(self, context, argument):
+        start = time.time()
+        time.sleep(float(argument))
+        return json.dumps([os.getpid(), start, time.time()]).encode()
+
     def do_size(self, context, argument):
         return str(len(argument)).encode()
 

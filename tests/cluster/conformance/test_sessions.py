@@ -60,7 +60,12 @@ def test_opening_gets_or_creates(plain: str, name: str) -> None:  # 3
         flamepy.open_session(name)
     assert caught.value.code == FlameErrorCode.NOT_FOUND
     wanted = SessionAttributes(
-        id=name, application=plain, common_data=b"x", max_instances=4, batch_size=2, resreq=ResourceRequirement(1, 2**20)
+        id=name,
+        application=plain,
+        common_data=b"x",
+        max_instances=4,
+        batch_size=2,
+        resreq=ResourceRequirement(1, 2**20),
     )
     created = flamepy.open_session(name, wanted)
     assert (created.id, created.state, created.common_data()) == (name, SessionState.OPEN, b"x")
