@@ -22,7 +22,7 @@ from seeker.show.terminal import print_run
 def prepare(arguments: Namespace) -> None:
     config = _config(arguments)
     with flow_environment("flows.prepare") as flows:
-        prepared = flows.prepare(config)
+        prepared = flows.prepare(config=config)
     print(f"prepared in {Path(prepared['corpus']).parent}")
 
 
@@ -31,7 +31,7 @@ def train(arguments: Namespace) -> None:
     if config.out:
         check_out(Path(config.out), config)
     with flow_environment("flows.pipeline") as flows:
-        done = flows.pipeline(config)
+        done = flows.pipeline(config=config)
     print(f"look at it: seeker show {shlex.quote(done['run'])}")
 
 

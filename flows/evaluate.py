@@ -112,7 +112,7 @@ def _folder_subject(request: EvaluateRequest) -> _Subject:
     policy = request.config.policy.model_copy(update={"path": request.run})
     cluster = request.cluster or request.config.cluster
     config = request.config.model_copy(update={"policy": policy, "cluster": cluster})
-    prepared = prepare(config)
+    prepared = prepare(config=config)
     facts = run_digests(config, prepared)
     digest = policy_digest(request.run)
     root = Path(request.out or Path("evaluated") / f"{Path(request.run).resolve().name}-{str(digest)[:8]}")

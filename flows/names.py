@@ -24,5 +24,5 @@ def flow_run_name() -> str:
     parameters = flow_run.parameters or {}
     config, target = parameters.get("config"), parameters.get("request")
     name = parameters.get("run_id") or getattr(config, "out", None) or getattr(config, "preset", None)
-    name = name or getattr(target, "run", None) or "run"
+    name = name or parameters.get("preset") or getattr(target, "run", None) or "run"
     return f"{flow_run.flow_name}-{Path(str(name)).name}"

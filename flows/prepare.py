@@ -15,6 +15,7 @@ from typing import Any
 from prefect import flow
 from rich.console import Console
 
+from flows.orders import Order
 from seeker.config import RunConfig
 from seeker.errors import DataError
 from seeker.presets import project_root
@@ -33,12 +34,25 @@ FILES = {"train": "train.jsonl", "heldout": "heldout.jsonl", "corpus": "corpus.j
 
 
 @flow(name="prepare", flow_run_name="prepare", persist_result=True, result_serializer="json")
-def prepare(config: RunConfig, root: str | None = None) -> dict[str, Any]:
-    """Prepare what `config` names; absolute paths by name, their sha256, and counts.
+def prepare(
+    preset: str | None = None,
+    overrides: tuple[str, ...] = (),
+    config: RunConfig | None = None,
+    root: str | None = None,
+) -> dict[str, Any]:
+    """Check questions and corpus, build the index, report what retrieval can reach.
 
-    Example: ``{"digest": "ab12...", "train": ".../train.jsonl", "heldout": "...", "corpus": "...", "index": "...",
-    "ceiling": "...", "sha256": {"train": "9f..."}, "counts": {"train": 240, "heldout": 60, "corpus": 2958}}``.
+    The result holds absolute paths by name, their sha256, and counts: ``{"digest": "ab12...", "train":
+    ".../train.jsonl", "heldout": "...", "corpus": "...", "index": "...", "ceiling": "...", "sha256": {"train":
+    "9f..."}, "counts": {"train": 240, "heldout": 60, "corpus": 2958}}``.
+
+    Args:
+        preset: Name of a preset, or a TOML file.
+        overrides: Any other field, as questions.world_seed=3.
+        config: A whole configuration instead of a preset.
+        root: Folder for what is prepared; prepared/ in the project when absent.
     """
+    config, _ = Order(preset, overrides=overrides, config=config).resolve()
     return prepare_in(Path(root or project_root() / "prepared"), config)
 
 
@@ -50,7 +64,7 @@ def prepared_again(run: RunDirectory) -> dict[str, Any]:
     told: dict[str, Any] = run.describe()["prepared"]
     if all(Path(told[name]).exists() for name in ("train", "heldout", "corpus", "index")):
         return told
-    again = prepare(run.config)
+    again = prepare(config=run.config)
     changed = [name for name in ("train", "heldout", "corpus") if again["sha256"][name] != told["sha256"][name]]
     if changed:
         raise DataError(

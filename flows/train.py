@@ -1,7 +1,7 @@
 """The training loop: step after step of rollout, advantage, update and publish, with evaluation in between.
 
 The order and the decisions are here; the work is in the tasks. A run that was interrupted goes on from its last commit
-when the same configuration is started again on its directory.
+when it is named again.
 """
 
 import time
@@ -12,12 +12,15 @@ from typing import Any
 
 from prefect import flow
 
-from flows.names import flow_run_name, run_id_for
+from flows.names import flow_run_name
+from flows.orders import Order
 from flows.prepare import prepare
 from flows.progress import StepProgress, start_lines
+from flows.stopping import Limits, Reason, Stops, end_flow_run
 from seeker.config import RunConfig
 from seeker.questions import read_questions
 from seeker.runs import Json, RunDirectory, open_run, read_latest, telling_state, write_metrics, writer_lock
+from seeker.runs.pausing import clear_pause
 from tasks.advantages import advantage
 from tasks.cluster import (
     ROLLOUT_SERVICE,
@@ -38,31 +41,52 @@ from tasks.updates import begin_checkpoint, finish_checkpoints, update
 
 @flow(name="train", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
 def train(
-    config: RunConfig,
+    preset: str | None = None,
     run_id: str | None = None,
+    steps: int | None = None,
+    overrides: tuple[str, ...] = (),
+    pause_after: int | None = None,
+    max_steps_per_run: int | None = None,
+    resume: bool = True,
+    config: RunConfig | None = None,
     prepared: Json | None = None,
     rollout_target: str = ROLLOUT_SERVICE,
-    resume: bool = True,
-) -> Json:
-    """Train the policy of `config`; ``{"run": "runs/demo", "run_id": "demo", "policy_version": 30}``.
+) -> Any:
+    """Begin a training run, or go on with one from its last commit.
 
-    `prepared` is the handle of a preparation that is done already; `rollout_target` names another rollout service.
-    With `resume=False` a run that is there is refused, else it is gone on with.
+    The result is ``{"run": "runs/demo", "run_id": "demo", "policy_version": 30, "finished": true}``.
+
+    Args:
+        preset: Name of a preset, or a TOML file. Needed to begin a run; one that is there has its own configuration.
+        run_id: Name of the run in runs/, or the path of a run directory. A run that is there goes on.
+        steps: Training steps of the whole run.
+        overrides: Any other field, as rollout.group_size=4.
+        pause_after: Stop when so many steps of the run are committed.
+        max_steps_per_run: Hand over to another flow run of this deployment after so many steps.
+        resume: Switch off to refuse a run that is there.
+        config: A whole configuration instead of a preset.
+        prepared: What is prepared already (set by other flows).
+        rollout_target: Another rollout service (set by tests).
     """
-    run_id = run_id_for(config, run_id)
+    config, run_id = Order(preset, run_id, steps, overrides, config).resolve()
+    limits = Limits(pause_after, max_steps_per_run).check()
     root = config.out_path(run_id)
     with writer_lock(root):
         run = open_run(root, config, run_id, resume=resume)
-        with telling_state(run):
-            return _train(run, prepared or prepare(config), rollout_target)
+        clear_pause(root)
+        with telling_state(run) as ending:
+            done, reason = _train(run, prepared or prepare(config=config), rollout_target, limits)
+            if reason is not None:
+                ending.state, ending.reason = "paused", f"after step {done} of {config.steps} ({reason})"
+    return end_flow_run(run, done, reason, limits)
 
 
-def _train(run: RunDirectory, prepared: Json, rollout_target: str) -> Json:
+def _train(run: RunDirectory, prepared: Json, rollout_target: str, limits: Limits) -> tuple[int, Reason | None]:
     with open_flow_cluster(run.config, run.root / "logs") as cluster:
         told = {"digests": run_digests(run.config, prepared), "cluster": cluster.describe(), "prepared": prepared}
         run.amend(told)
         with _session(run, cluster, prepared, rollout_target) as session:
-            return _loop(session)
+            return _loop(session, limits)
 
 
 @contextmanager
@@ -81,7 +105,8 @@ def _session(run: RunDirectory, cluster: Any, prepared: Json, rollout_target: st
         rollouts.close()
 
 
-def _loop(session: Session) -> Json:
+def _loop(session: Session, limits: Limits) -> tuple[int, Reason | None]:
+    """Step after step; how many are done, and why no more are when the run is not at its end."""
     run, steps = session.run, session.config.steps
     latest = read_latest(run)
     first = 0 if latest is None else latest.next_step
@@ -95,14 +120,17 @@ def _loop(session: Session) -> Json:
             progress.say([f"going on from step {first} of {steps}, the last commit of {run.root}"])
         session.step_started = time.perf_counter()
         _after_commit(session, first, progress)
-        for step in range(first, steps):
-            progress.begin(step)
-            metrics = _step(session, step)
-            progress.end(step, metrics)
-            _after_commit(session, step + 1, progress)
+        done, reason, stops = first, None, Stops(run, limits, first)
+        while done < steps and reason is None:
+            progress.begin(done)
+            metrics = _step(session, done)
+            progress.end(done, metrics)
+            done += 1
+            _after_commit(session, done, progress)
+            reason = stops.reason(done)
     finish_checkpoints(session)
     report(str(run.root))
-    return {"run": str(run.root), "run_id": run.run_id, "policy_version": max(first, steps)}
+    return done, reason
 
 
 def _step(session: Session, step: int) -> Json:
@@ -124,6 +152,7 @@ def _after_commit(session: Session, version: int, progress: StepProgress) -> Non
         progress.note(evaluate_version(version, mode))
     if modes:
         write_metrics(session.run)
+        report(str(session.run.root))
     session.step_started += time.perf_counter() - spent
 
 

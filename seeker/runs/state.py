@@ -23,23 +23,32 @@ class RunState:
     Example: ``RunState("failed", "LostStepError: step 7: 9 of 16 groups were lost …", 1760000000.1, 4711, "node7")``.
     """
 
-    state: str  # running, completed, failed, cancelled; read also: died, stopped
+    state: str  # running, completed, paused, failed, cancelled; read also: died, stopped
     reason: str
     time: float
     pid: int
     host: str
 
 
+@dataclass
+class Ending:
+    """How the writer will have ended when nothing goes wrong; a pause changes it."""
+
+    state: str = "completed"
+    reason: str = ""
+
+
 @contextmanager
-def telling_state(run: RunDirectory) -> Generator[None]:
+def telling_state(run: RunDirectory) -> Generator[Ending]:
     """Write down that the run is running, and how it ended: an interrupt or a termination cancels it."""
+    ending = Ending()
     _tell(run, "running", "")
     try:
-        yield
+        yield ending
     except BaseException as error:
         _tell_failure(run, error)
         raise
-    _tell(run, "completed", "")
+    _tell(run, ending.state, ending.reason)
 
 
 def read_state(root: Path) -> RunState:

@@ -36,8 +36,9 @@ def troubled(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     faults.mkdir(parents=True)
     for name in ("raise-once", "kill-child-once", "kill-executor-once"):
         (faults / name).touch()
-    prepared = prepare(config, str(folder / "prepared"))
-    told = train(config, "troubled", prepared, rollout_target="tests.flows.faulty:FaultyRolloutService")
+    prepared = prepare(config=config, root=str(folder / "prepared"))
+    target = "tests.flows.faulty:FaultyRolloutService"
+    told = train(config=config, run_id="troubled", prepared=prepared, rollout_target=target)
     return Path(told["run"])
 
 

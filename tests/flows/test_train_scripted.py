@@ -150,9 +150,10 @@ def test_a_trainer_lost_between_update_and_publish_is_rebuilt(uninterrupted: Pat
 
     copy_inputs(uninterrupted.parent, tmp_path)
     config = tiny_config(tmp_path, checkpoint={"every": 2})
+    prepared = prepare(config=config, root=str(tmp_path / "prepared"))
     clusters.append(FakeCluster(lose))
     with use_cluster(clusters[0]):  # type: ignore[arg-type]
-        root = Path(train(config, "tiny", prepare(config, str(tmp_path / "prepared")))["run"])
+        root = Path(train(config=config, run_id="tiny", prepared=prepared)["run"])
     assert outcome(root) == outcome(uninterrupted)
 
 

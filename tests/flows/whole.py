@@ -22,10 +22,10 @@ def no_trouble(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[
 def run_flow(folder: Path, script: Script = no_trouble, **changes: Any) -> tuple[Path, FakeCluster]:
     """The flow on a fresh scripted cluster."""
     config = tiny_config(folder, **changes)
-    prepared = prepare(config, str(folder / "prepared"))
+    prepared = prepare(config=config, root=str(folder / "prepared"))
     cluster = FakeCluster(script)
     with use_cluster(cluster):  # type: ignore[arg-type]
-        told = train(config, "tiny", prepared)
+        told = train(config=config, run_id="tiny", prepared=prepared)
     return Path(told["run"]), cluster
 
 
