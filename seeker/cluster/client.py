@@ -4,39 +4,61 @@ with open_cluster(ClusterSettings(log_dir="logs")) as cluster:
     service = cluster.start("rollouts", "seeker.services.rollout:RolloutService", {"seed": 0}, executors=2)
     calls = [service.call("rollout", [1, 2], deadline_s=60) for _ in range(4)]
     results = [call.result() for call in gather(calls, deadline_s=120)]
+
+A gang is a service whose executors come together or not at all, and work as one:
+
+    service = cluster.start("trainer", "my.services:Trainer", {"lr": 1e-6}, executors=4, gang=True)
+    gang = service.form(deadline_s=120)  # every member is set up and has come; gang.executors are in rank order
+    try:
+        losses = gang.run("update", {"key": "..."}, deadline_s=600)  # all four at once, values in rank order
+    except GangLostError as lost:  # rank lost.rank died or hung; the others were ended with it
+        gang = service.form(deadline_s=120)  # a new generation, with cold members
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
-import re
-import secrets
 import threading
+from collections.abc import Coroutine
 from importlib.metadata import version
 from typing import Any
 
 from seeker.cluster import wire
 from seeker.cluster.calls import Call, gather
 from seeker.cluster.embedded import EmbeddedCluster
-from seeker.cluster.frontend import FrontendClient, RefusedError
+from seeker.cluster.frontend import FrontendClient
+from seeker.cluster.gang import Gang
+from seeker.cluster.lease import Lease
+from seeker.cluster.leftovers import Sweep, release_code, unregister
+from seeker.cluster.loop import shared_loop
 from seeker.cluster.named import Address
 from seeker.cluster.objects import FlightObjects, ObjectHandle, ObjectStore
-from seeker.cluster.resources import Resources, parse_resources, resources_of
+from seeker.cluster.opening import Opener, ServicePlan
+from seeker.cluster.resources import parse_resources
 from seeker.cluster.service import Service
-from seeker.cluster.session import CANCEL_NAME, CONTEXT_NAME, ApplicationPlan, SessionPlan, runner_context
+from seeker.cluster.session import ApplicationPlan
 from seeker.cluster.settings import ClusterSettings
+from seeker.cluster.shipping import CODE_PREFIX
 from seeker.errors import ClusterError, ConfigError
 
-__all__ = ["Call", "Cluster", "ClusterSettings", "ObjectHandle", "ObjectStore", "Service", "gather", "open_cluster"]
+__all__ = [
+    "Call",
+    "Cluster",
+    "ClusterSettings",
+    "Gang",
+    "ObjectHandle",
+    "ObjectStore",
+    "Service",
+    "gather",
+    "open_cluster",
+]
 
 _log = logging.getLogger("seeker.cluster")
 
 _START_DEADLINE_S = 30.0
-_REGISTRATION_TRIES = 3
 _QUIET = {"FLAME_LOG": "warning"}  # the SDK logs three lines a call otherwise
 _FAULTS = (ClusterError, OSError)
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def open_cluster(settings: ClusterSettings) -> Cluster:
@@ -62,13 +84,17 @@ class Cluster:
         self._frontend = FrontendClient(address.endpoint, address.ca_file, settings.connect_deadline_s)
         self._flight = FlightObjects(address.cache_endpoint, address.cache_ca_file)
         self._services: list[Service] = []
-        self._applications: set[str] = set()
         self._lock = threading.Lock()
+        self._closed = False
         try:
             self._flight.wait_ready(settings.connect_deadline_s)
+            lease_objects = FlightObjects(address.cache_endpoint, address.cache_ca_file, settings.lease_s)
+            lease = Lease(lease_objects, settings.run_id, settings.lease_s, lambda: tuple(self._flight.prefixes))
         except BaseException:
             self._frontend.close()
             raise
+        self._opener = Opener(settings, self._frontend, self._flight, lease, embedded)
+        self._sweep = Sweep(self._frontend, self._flight) if embedded is None else None
 
     @property
     def objects(self) -> ObjectStore:
@@ -80,6 +106,11 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def abandoned(self) -> list[str]:
+        """Sessions that could not or must not be closed, each with the reason."""
+        return list(self._opener.abandoned)
+
     def start(
         self,
         name: str,
@@ -90,29 +121,22 @@ class Cluster:
         release_s: int = 120,
         env: dict[str, str] | None = None,
         gang: bool = False,
+        elastic: bool = False,
+        max_executors: int | None = None,
     ) -> Service:
         """Start `executors` processes for the class that `target` ("package.module:Class") names.
 
         Each sets up the class in a child process at its first call: ``Class(config, ServiceContext)``. An executor
-        idle for `release_s` is given back and comes up cold again. `gang`: all executors together or none.
+        idle for `release_s` is given back and comes up cold again. `gang`: all executors together or none, called
+        through `Service.form`. `elastic`: from `executors` up to `max_executors` while calls wait.
         """
-        _check_start(name, target, executors)
-        wanted = parse_resources(resources)
-        self._check_capacity(name, wanted, executors)
+        _check_kind(name, gang, elastic, max_executors)
         environment = {**_QUIET, **(env or {})}
         application = ApplicationPlan(self.settings.executor_python(), tuple(sorted(environment.items())), release_s)
-        session_id = _session_id(self.settings.run_id, name)
-        plan = SessionPlan(session_id, application.name, wanted, executors, executors, gang)
-        context = self._put_context(name, target, config, plan)
-        self._open_session(application, plan, context)
-        service = Service(
-            name,
-            plan,
-            self._frontend,
-            self._flight,
-            embedded=self._embedded,
-            on_close=self._forget,
-        )
+        maximum = executors if max_executors is None else max_executors
+        plan = ServicePlan(name, target, config, application, parse_resources(resources), executors, maximum, gang)
+        plan.check()
+        service = Service(plan, self._opener, on_close=self._forget)
         with self._lock:
             self._services.append(service)
         return service
@@ -146,22 +170,42 @@ class Cluster:
 
     def close(self) -> None:
         """Close all services, delete objects and applications, end the embedded cluster. Every part is tried."""
+        if self._closed:
+            return
+        self._closed = True
         faults: list[str] = []
+        try:
+            self._try(faults, self._close_services)
+            if self._sweep is not None:
+                self._sweep.close()
+                self._remove_own(faults)
+            self._end_lease(faults)
+        finally:
+            self._frontend.close()
+            self._flight.close()
+            if self._embedded is not None:
+                self._embedded.stop()
+        for fault in (*faults, *self.abandoned):
+            _log.warning("closing the cluster %s: %s", self.endpoint, fault)
+
+    def _close_services(self) -> None:
         with self._lock:
             services = list(self._services)
-        for service in services:
-            self._try(faults, lambda service=service: service.close(patient=self._embedded is None))
-        if self._embedded is None:
-            for prefix in sorted(self._flight.prefixes):
+        patient = self._embedded is None
+        shared_loop().wait(_all(*(service.closing(patient) for service in services)))
+
+    def _remove_own(self, faults: list[str]) -> None:
+        for prefix in sorted(self._flight.prefixes):
+            if not prefix.startswith(CODE_PREFIX):
                 self._try(faults, lambda prefix=prefix: self._flight.delete(prefix))
-            for application in sorted(self._applications):
-                self._try(faults, lambda application=application: self._unregister(application))
-        self._frontend.close()
-        self._flight.close()
-        if self._embedded is not None:
-            self._embedded.stop()
-        for fault in faults:
-            _log.warning("closing the cluster %s: %s", self.endpoint, fault)
+        for application in sorted(self._opener.applications):
+            self._try(faults, lambda application=application: unregister(self._frontend, application))
+        self._try(faults, lambda: release_code(self._flight, self._opener.lease.key, self._opener.code()))
+
+    def _end_lease(self, faults: list[str]) -> None:
+        """It stays where it names what could not be removed."""
+        keep = self._embedded is not None or bool(faults or self.abandoned)
+        self._try(faults, self._opener.lease.leave if keep else self._opener.lease.close)
 
     def _try(self, faults: list[str], work: Any) -> None:
         try:
@@ -174,72 +218,18 @@ class Cluster:
             if service in self._services:
                 self._services.remove(service)
 
-    def _put_context(self, name: str, target: str, config: dict[str, Any], plan: SessionPlan) -> ObjectHandle:
-        log_dir = self._embedded.log_dir if self._embedded is not None else self.settings.log_dir
-        setup = {
-            "name": name,
-            "target": target,
-            "config": config,
-            "prefix": plan.prefix,
-            "code_root": self.settings.resolved_code_root(),
-            "log_dir": log_dir,
-            "cache_endpoint": self._flight.endpoint,
-            "cancel_key": f"{plan.prefix}/{CANCEL_NAME}",
-        }
-        try:
-            json.dumps(setup)
-        except TypeError as error:
-            raise ConfigError(f"config of service {name}: {error}; it travels as JSON") from error
-        return self._flight.put(plan.prefix, runner_context(setup), CONTEXT_NAME)
 
-    def _open_session(self, application: ApplicationPlan, plan: SessionPlan, context: ObjectHandle) -> None:
-        """Another run that shares the application may unregister it between our two requests: then once more."""
-        for attempt in range(_REGISTRATION_TRIES):
-            reply = self._frontend.request("RegisterApplication", application.to_wire())
-            if reply.return_code != 0 and "already exists" not in reply.message:
-                raise ClusterError(f"application {application.name} was not registered: {reply.message}")
-            self._applications.add(application.name)
-            try:
-                self._frontend.request("OpenSession", plan.to_wire(context))
-                return
-            except RefusedError as error:
-                if error.status != "NOT_FOUND" or attempt == _REGISTRATION_TRIES - 1:
-                    raise
-
-    def _unregister(self, name: str) -> None:
-        """Refused while another run's sessions use the same environment: then it is theirs to unregister."""
-        reply = self._frontend.request("UnregisterApplication", wire.frontend.UnregisterApplicationRequest(name=name))
-        if reply.return_code != 0:
-            _log.info("application %s stays registered: %s", name, reply.message)
-
-    def _check_capacity(self, name: str, wanted: Resources, executors: int) -> None:
-        """The engine neither refuses nor reports a request that no node can meet."""
-        nodes = self._frontend.request("ListNodes", wire.frontend.ListNodesRequest()).nodes
-        capacities = [resources_of(each.status.capacity) for each in nodes]
-        if sum(_num_fitting(capacity, wanted) for capacity in capacities) < executors:
-            have = "; ".join(str(capacity) for capacity in capacities) or "no node"
-            raise ClusterError(
-                f"service {name} asks for {executors} executors of {wanted}, the cluster has {have}; "
-                "lower the request or raise cluster.slots"
-            )
+async def _all(*closings: Coroutine[Any, Any, None]) -> None:
+    """All at once; the first error is raised when every one has ended."""
+    errors = [each for each in await asyncio.gather(*closings, return_exceptions=True) if each is not None]
+    if errors:
+        raise errors[0]
 
 
-def _session_id(run_id: str, name: str) -> str:
-    """Unique, names the run, fits the engine's rules for names and its 128 characters."""
-    plain = _NOT_PLAIN.sub("-", f"{run_id}-{name}").strip("-")[:100]
-    return f"{plain}-{secrets.token_hex(4)}"
-
-
-def _num_fitting(capacity: Resources, each: Resources) -> int:
-    counts = [capacity.cpu // max(each.cpu, 1), capacity.memory_bytes // max(each.memory_bytes, 1)]
-    if each.gpu:
-        counts.append(capacity.gpu // each.gpu)
-    return min(counts)
-
-
-def _check_start(name: str, target: str, executors: int) -> None:
-    module, _, class_name = target.partition(":")
-    if not module or not class_name:
-        raise ConfigError(f"service {name}: target {target!r} is not package.module:Class")
-    if executors < 1:
-        raise ConfigError(f"service {name}: executors is {executors}, expected 1 or more")
+def _check_kind(name: str, gang: bool, elastic: bool, max_executors: int | None) -> None:
+    if gang and elastic:
+        raise ConfigError(f"service {name}: a gang has a fixed size; choose gang or elastic")
+    if elastic and max_executors is None:
+        raise ConfigError(f"service {name}: elastic needs max_executors, since the cluster sets no limit of its own")
+    if max_executors is not None and not elastic:
+        raise ConfigError(f"service {name}: max_executors is {max_executors}, which only elastic=True uses")

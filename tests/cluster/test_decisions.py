@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from seeker.cluster import wire
 from seeker.cluster.bind_watch import BindWatch
-from seeker.cluster.client import _session_id
+from seeker.cluster.opening import session_name
 from seeker.cluster.local.launch import RUNNER_ARGUMENTS, RUNNER_COMMAND, command_line
 from seeker.cluster.local.plan import next_batch
 from seeker.cluster.local.records import StateError
@@ -120,5 +120,5 @@ def test_bind_watch_forgets_at_progress() -> None:
 
 
 def test_session_names() -> None:
-    assert _session_id("run 7/../x", "rollouts").startswith("run-7-x-rollouts-")
-    assert len(_session_id("r" * 500, "t")) <= 128
+    assert session_name("run 7/../x", "rollouts").startswith("run-7-x-rollouts-")
+    assert len(session_name("r" * 500, "t")) <= 128

@@ -1,0 +1,215 @@
+"""A gang: all executors of a service as one, formed together and lost together.
+
+A generation is one forming of it. Every call of the gang names its generation, so that an executor that was never in it
+(the engine binds strangers) holds the call instead of doing it. The first loss of a member ends the generation: the
+other members' processes are killed, so that none sits in a collective until its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from seeker.cluster.calls import SLACK_S, Call, LostError, Request, gather, pickled_arguments, value_of
+from seeker.cluster.loop import shared_loop
+from seeker.cluster.objects import ObjectHandle
+from seeker.cluster.opened import GRACE_S, OpenSession
+from seeker.errors import CallError, ClusterError, DeadlineError, GangLostError, PayloadError
+
+OTHERS_S = 3.0  # until the other members' ends tell which one was lost
+RAISED_S = 2.0  # after the first rank's own error: whether all ranks raise
+
+Examine = Callable[[OpenSession, LostError], Awaitable[None]]
+
+
+class Gang:
+    """Every method ends with `GangLostError` once a member is lost; then `form` the service again.
+
+    gang = service.form(deadline_s=60)
+    losses = gang.run("update", batch, deadline_s=600)  # one value per rank, in the order of the ranks
+    """
+
+    def __init__(self, name: str, session: OpenSession, member: dict[str, Any], examine: Examine) -> None:
+        self.name = name
+        self.generation: str = member["generation"]
+        self.world: int = member["world"]
+        self.executors: tuple[str, ...] = tuple(member["executors"])  # by rank
+        self.hosts: tuple[str, ...] = tuple(member["hosts"])  # by rank
+        self.ended: GangLostError | None = None
+        self._session = session
+        self._examine = examine
+        self._outstanding: dict[Call, None] = {}
+        self._loss: asyncio.Task[GangLostError] | None = None
+        self._numbers = itertools.count(1)
+
+    def call_all(self, method: str, *args: Any, deadline_s: float, **kwargs: Any) -> list[Call]:
+        """One call for every member, exactly once each; they meet at a barrier before the method runs.
+
+        Which of the calls went to which member is known when it is done: `Call.rank`.
+        """
+        if self.ended is not None:
+            raise self.ended
+        label = f"{self.name}.{method}@{self.generation}#{next(self._numbers)}"
+        arguments = pickled_arguments(label, args, kwargs)
+        barrier = self._session.objects.put(
+            self._session.plan.prefix, pickle.dumps({"world": self.world}), f"barrier-{secrets.token_hex(6)}"
+        )
+        calls = [Call(f"{label}.{number}", deadline_s, self._cancel) for number in range(self.world)]
+        request = Request(method, arguments, generation=self.generation, barrier=barrier.key)
+        shared_loop().spawn(self._run_all(calls, request, barrier))
+        return calls
+
+    def run(self, method: str, *args: Any, deadline_s: float, **kwargs: Any) -> list[Any]:
+        """The values in rank order. The first failure is raised, and ends the generation.
+
+        Only an error of the method that every rank raises leaves the gang as it was.
+        """
+        calls = self.call_all(method, *args, deadline_s=deadline_s, **kwargs)
+        try:
+            for call in gather(calls, deadline_s + GRACE_S + SLACK_S):
+                if (error := call.error()) is not None:
+                    raise self._failure(calls, error)
+        except (CallError, PayloadError) as error:
+            if not _all_raised(calls):
+                self.end(f"a rank failed alone: {error}")
+            raise
+        except BaseException as error:
+            self.end(f"{type(error).__name__}: {error}")
+            raise
+        return [call.result() for call in sorted(calls, key=lambda call: call.rank)]
+
+    def end(self, reason: str) -> None:
+        """End the generation: its members' processes are killed, and so is whatever they run."""
+        if self.ended is None:
+            lost = GangLostError(f"gang {self.name}, generation {self.generation}, was ended: {reason}")
+            shared_loop().wait(self._end(lost))
+
+    def _failure(self, calls: list[Call], error: BaseException) -> BaseException:
+        """The error to raise: with an error of the method's own, that of the lowest rank that raised."""
+        if not isinstance(error, CallError | PayloadError):
+            return error
+        end = time.monotonic() + RAISED_S
+        while time.monotonic() < end and not all(call.done() for call in calls):
+            time.sleep(0.02)
+        raised = sorted((call for call in calls if call.done() and call.error()), key=lambda call: call.rank)
+        return raised[0].error() or error
+
+    # -- on the shared loop ------------------------------------------------------------------------------------------
+
+    async def _run_all(self, calls: list[Call], request: Request, barrier: ObjectHandle) -> None:
+        self._outstanding.update(dict.fromkeys(calls))
+        end = time.monotonic() + calls[0].deadline_s
+        await asyncio.gather(*(self._run_one(call, request, end) for call in calls))
+        for call in calls:
+            del self._outstanding[call]
+        await shared_loop().blocking(self._session.objects.delete, barrier.key)
+
+    async def _run_one(self, call: Call, request: Request, end: float) -> None:
+        try:
+            call.settle(value=value_of(await self._session.run(call, request, end), call.label))
+        except (CallError, PayloadError) as error:
+            call.settle(error=error)
+        except ClusterError as error:
+            call.settle(error=await self._lost(call, error))
+        except Exception as error:  # a value that cannot be unpickled here
+            call.settle(error=error)
+
+    def _cancel(self, call: Call) -> None:
+        shared_loop().spawn(self._end(GangLostError(f"gang {self.name}: {call.label} was cancelled by its caller")))
+
+    async def _lost(self, call: Call, error: ClusterError) -> ClusterError:
+        """The same error for all calls of the generation: that of the first loss."""
+        if self.ended is not None:
+            return self.ended
+        if self._session.is_closing:
+            return error
+        if self._loss is None:
+            self._loss = shared_loop().task(self._find_loss(call, error))
+        return await asyncio.shield(self._loss)
+
+    async def _find_loss(self, call: Call, error: ClusterError) -> GangLostError:
+        ending = shared_loop().task(self._session.cancellation.end_generation(self.generation))
+        executor = getattr(error, "executor", "") or call.executor or await self._missing()
+        rank = self.executors.index(executor) if executor in self.executors else -1
+        who = f"rank {rank} (executor {executor}, host {self.hosts[rank]})" if rank >= 0 else "a member"
+        lost = GangLostError(
+            f"gang {self.name}, generation {self.generation}: {who} was lost: {error}", rank, executor if who else ""
+        )
+        await ending
+        await self._end(lost)
+        if isinstance(error, LostError):
+            shared_loop().spawn(self._look_at(error))
+        return lost
+
+    async def _look_at(self, error: LostError) -> None:
+        await self._examine(self._session, error)
+
+    async def _missing(self) -> str:
+        """The member that has not answered when all others have; empty when that does not tell."""
+        end = time.monotonic() + OTHERS_S
+        while time.monotonic() < end:
+            missing = set(self.executors) - {call.executor for call in self._outstanding}
+            if len(missing) == 1:
+                return missing.pop()
+            await asyncio.sleep(0.05)
+        return ""
+
+    async def _end(self, lost: GangLostError) -> None:
+        if self.ended is not None:
+            return
+        self.ended = lost
+        for attempt in list(self._session.tries.values()):
+            if attempt.request.generation == self.generation:
+                attempt.interrupt(lost)
+        await self._session.cancellation.end_generation(self.generation)
+        await _delete(self._session, f"{self._session.plan.prefix}/{_gang_name(self.generation)}")
+
+
+async def form_once(name: str, session: OpenSession, end: float, deadline_s: float, examine: Examine) -> Gang:
+    """Every executor joins once, and answers when all have: a gang. What fails leaves no half of one behind."""
+    generation, world = secrets.token_hex(6), session.plan.executors
+    handle = await shared_loop().blocking(
+        session.objects.put, session.plan.prefix, pickle.dumps({"world": world}), _gang_name(generation)
+    )
+    request = Request("@join", pickle.dumps(((), {})), generation=generation)
+    calls = [Call(f"{name}.@join#{number}", deadline_s) for number in range(world)]
+    joins = [shared_loop().task(session.run(call, request, end)) for call in calls]
+    try:
+        members = [value_of(reply, calls[0].label) for reply in await asyncio.gather(*joins)]
+    except BaseException as error:
+        for join in joins:
+            join.cancel()
+        text = await _how_many_came(session, handle, world)
+        await session.cancellation.end_generation(generation)
+        await _delete(session, handle.key)
+        if isinstance(error, DeadlineError):
+            raise DeadlineError(f"gang {name}: {text} within {deadline_s:g} s; {error}") from error
+        raise
+    return Gang(name, session, members[0], examine)
+
+
+async def _how_many_came(session: OpenSession, handle: ObjectHandle, world: int) -> str:
+    try:
+        parts = await shared_loop().blocking(session.objects.read, handle)
+    except ClusterError as error:
+        return f"it is not known how many of {world} members came ({error})"
+    came = {pickle.loads(data)["executor"] for _, data in parts.patches}
+    return f"{len(came)} of {world} members came"
+
+
+async def _delete(session: OpenSession, key: str) -> None:
+    if not session.is_closing:
+        await shared_loop().blocking(session.objects.delete, key)
+
+
+def _gang_name(generation: str) -> str:
+    return f"gang-{generation}"
+
+
+def _all_raised(calls: list[Call]) -> bool:
+    return all(call.done() and isinstance(call.error(), CallError | PayloadError) for call in calls)
