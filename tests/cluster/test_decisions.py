@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from seeker.cluster import wire
 from seeker.cluster.bind_watch import BindWatch
-from seeker.cluster.opening import session_name
 from seeker.cluster.local.launch import RUNNER_ARGUMENTS, RUNNER_COMMAND, command_line
 from seeker.cluster.local.plan import next_batch
 from seeker.cluster.local.records import StateError
 from seeker.cluster.local.scheduler import standing_of
 from seeker.cluster.local.state import State
+from seeker.cluster.opening import session_name
 from seeker.cluster.resources import Resources, parse_resources
 from seeker.errors import ConfigError
 
