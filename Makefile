@@ -18,7 +18,7 @@ PIP := -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 export OMP_NUM_THREADS ?= 1
 export PIP_PROGRESS_BAR := off
 
-.PHONY: help setup train test lint types drill bench learning clean
+.PHONY: help setup train test conformance lint types drill bench learning clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,9 @@ train: setup ## Prepare, train, evaluate and export with the laptop preset (OUT=
 
 test: setup ## Run the default test suite
 	$(DRIVER)/bin/python -m pytest $(FLAGS)
+
+conformance: $(if $(PY),,setup) ## What a Flame 0.6 cluster must do: FLAME_ENDPOINT names one; PY=python with flamepy and pytest
+	$(or $(PY),$(DRIVER)/bin/python) -m tests.cluster.conformance $(FLAGS)
 
 lint: setup ## ruff
 	$(DRIVER)/bin/ruff check --no-cache .

@@ -1,9 +1,9 @@
 """The cluster that the suite runs against, and what of it the tests may count on.
 
 Without `FLAME_ENDPOINT` the embedded cluster is started. With it (and `FLAME_CACHE_ENDPOINT`) the tests use that
-cluster and import nothing of Seeker. `FLAME_CONFORMANCE_PYTHON` names an interpreter with flamepy on its nodes;
-without it the interpreter of this process serves a cluster on this machine, the cluster's own Runner template one
-elsewhere.
+cluster and import nothing of Seeker. `FLAME_CONFORMANCE_PYTHON` names an interpreter with flamepy on its nodes, or is
+`flmrun` to run services by the cluster's Runner template. Without it a cluster on this machine uses the interpreter of
+this process, one elsewhere its template.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from flamepy.core.client import ConnectionInstance
 from flamepy.core.types import ApplicationAttributes
 
 DEFAULT_CACHE_ENDPOINT = "grpc://127.0.0.1:9090"
+TEMPLATE = "flmrun"
 RUNNER_MODULE = ["-m", "flamepy.runner.runpy"]
 
 
@@ -44,7 +45,7 @@ class Target:
         if self.python is not None:
             command = {"command": self.python, "arguments": ["-c", source, *arguments]}
             return ApplicationAttributes(**command, **attributes)
-        template = flamepy.get_application("flmrun")
+        template = flamepy.get_application(TEMPLATE)
         assert template.arguments[-2:] == RUNNER_MODULE, template.arguments
         environments = {**template.environments, **(attributes.pop("environments", None) or {})}
         return ApplicationAttributes(
@@ -60,8 +61,9 @@ class Target:
 def open_target(log_dir: str) -> Iterator[Target]:
     endpoint = os.environ.get("FLAME_ENDPOINT")
     if endpoint:
-        python = os.environ.get("FLAME_CONFORMANCE_PYTHON") or (sys.executable if _is_loopback(endpoint) else None)
-        yield Target(endpoint, os.environ.get("FLAME_CACHE_ENDPOINT") or DEFAULT_CACHE_ENDPOINT, python, False)
+        python = os.environ.get("FLAME_CONFORMANCE_PYTHON") or (sys.executable if _is_loopback(endpoint) else TEMPLATE)
+        cache_endpoint = os.environ.get("FLAME_CACHE_ENDPOINT") or DEFAULT_CACHE_ENDPOINT
+        yield Target(endpoint, cache_endpoint, None if python == TEMPLATE else python, False)
         return
     from seeker.cluster.client import ClusterSettings, open_cluster
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from itertools import pairwise
 
 import flamepy
 import pytest
@@ -64,5 +65,5 @@ def test_side_by_side_in_several_processes(plain: str) -> None:  # 4, 5
     assert len(by_process) >= 2
     for times in by_process.values():
         ordered = sorted(times)
-        assert all(before[1] <= after[0] for before, after in zip(ordered, ordered[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in pairwise(ordered))
     session.close()

@@ -167,7 +167,8 @@ def _configure(home: Path, target: Target, storage: str, template: str = "flmrun
     (home / ".flame").mkdir()
     (home / ".flame" / "flame.yaml").write_text(
         f"current-context: here\ncontexts:\n- name: here\n  cluster: {{endpoint: '{target.endpoint}'}}\n"
-        f"  cache: {{endpoint: '{target.cache_endpoint}'}}\n  package: {{storage: '{storage}', excludes: ['*.secret']}}\n"
+        f"  cache: {{endpoint: '{target.cache_endpoint}'}}\n"
+        f"  package: {{storage: '{storage}', excludes: ['*.secret']}}\n"
         f"  runner: {{template: {template}}}\n"
     )
 

@@ -2,7 +2,7 @@
 
 1.  `invoke` returns the output, `run` a future of it; bytes arrive unchanged, in whatever number.
 2.  A task is pending when created, its id a decimal number that counts from 1 in its session.
-3.  A watch never tells of the pending state, may skip states and ends after a terminal one; a finished task is told once.
+3.  A watch never tells of the pending state, may skip states, ends after a terminal one; what is done is told once.
 4.  `get_task` has input, output, times and events; a service that returns nothing leaves the output absent.
 5.  `list_tasks` streams all of them, in any order.
 6.  A failed task is not tried again, its session goes on. Its text is in the event of `get_task`.
@@ -21,7 +21,7 @@ import flamepy
 import pytest
 from flamepy.core.types import FlameErrorCode, TaskState
 
-from tests.cluster.conformance.waiting import failure_text, fails, value_of, values_of, wait_until, within
+from tests.cluster.conformance.waiting import fails, failure_text, value_of, values_of, wait_until, within
 
 
 def test_calls(shared: flamepy.Session) -> None:  # 1
