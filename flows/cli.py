@@ -96,6 +96,8 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     for name, text, add in (
         ("prepare", "check questions, build the index, report what retrieval can reach", _add_prepare),
         ("train", "prepare, train, evaluate and export", _add_train),
+        ("resume", "go on with a run from its last commit, or fork it from an earlier one", _add_resume),
+        ("runs", "list the runs of a folder: how far they are, and why they stopped", _add_runs),
         ("evaluate", "evaluate a policy version of a run on held-out or other questions", _add_evaluate),
         ("export", "write a policy version of a run as a Hugging Face folder", _add_export),
         ("show", "look at a run, finished or not", _add_show),
@@ -107,7 +109,15 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
 
 def _add_prepare(parser: _Parser) -> None:
+    _add_preset(parser)
+    _add_sources(parser)
+
+
+def _add_preset(parser: _Parser) -> None:
     parser.add_argument("--preset", default="laptop", help="preset name or TOML file (default: laptop)")
+
+
+def _add_sources(parser: _Parser) -> None:
     parser.add_argument(
         "--questions",
         action="append",
@@ -121,7 +131,31 @@ def _add_prepare(parser: _Parser) -> None:
 
 
 def _add_train(parser: _Parser) -> None:
-    _add_prepare(parser)
+    _add_preset(parser)
+    _add_run_fields(parser)
+    parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/RUN_ID)")
+    parser.add_argument("--new", action="store_true", help="refuse to go on with a run that is in --out already")
+
+
+def _add_resume(parser: _Parser) -> None:
+    _add_run(parser)
+    parser.add_argument(
+        "--fork",
+        type=_whole_number(0),
+        metavar="N",
+        help="keep the first N steps and go on from there as a new lineage, whose settings may differ; "
+        "what came after them is kept in RUN/lineages",
+    )
+    _add_run_fields(parser)
+
+
+def _add_runs(parser: _Parser) -> None:
+    parser.add_argument("folder", nargs="?", default="runs", metavar="FOLDER", help="where they are (default: runs)")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON, one object a run")
+
+
+def _add_run_fields(parser: _Parser) -> None:
+    _add_sources(parser)
     parser.add_argument("--model", metavar="PATH", help="starting policy: a folder, or hub:NAME")
     for flag, text in (
         ("--steps", "training steps"),
@@ -133,7 +167,6 @@ def _add_train(parser: _Parser) -> None:
         ("--seed", "seed of everything that is drawn"),
     ):
         parser.add_argument(flag, type=int, metavar="N", help=text)
-    parser.add_argument("--out", metavar="DIR", help="the run directory (default: runs/RUN_ID)")
 
 
 def _add_evaluate(parser: _Parser) -> None:

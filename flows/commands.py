@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from argparse import Namespace
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 from flows.environment import flow_environment
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
-from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, load_config, locate
+from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, change_config, load_config, locate
 from seeker.questions import check_inputs, check_source
 from seeker.retrieval.words import make_words
-from seeker.runs import check_out, load_run, wanted_version
+from seeker.runs import check_out, fork_run, load_run, wanted_version
+from seeker.runs.listing import list_runs
+from seeker.show.listing import print_runs
 from seeker.show.reading import find_run, read_run
 from seeker.show.samples import read_samples
 from seeker.show.terminal import print_run
@@ -29,10 +32,36 @@ def prepare(arguments: Namespace) -> None:
 def train(arguments: Namespace) -> None:
     config = _config(arguments)
     if config.out:
-        check_out(Path(config.out), config)
+        check_out(Path(config.out), config, resume=not arguments.new)
     with flow_environment("flows.pipeline") as flows:
         done = flows.pipeline(config=config)
     print(f"look at it: seeker show {shlex.quote(done['run'])}")
+
+
+def resume(arguments: Namespace) -> None:
+    """Under the stored configuration; flags change how far and how it is executed, with a fork also the rest."""
+    root = find_run(arguments.run)
+    stored = load_run(root)
+    config = change_config(stored.config, arguments.overrides, **config_flags(arguments))
+    config = _named(config.model_copy(update={"out": str(root)}))
+    if arguments.fork is None:
+        check_out(root, config)
+    else:
+        forked = fork_run(root, arguments.fork, config)
+        print(f"lineage {forked.lineage} begins after {arguments.fork} steps; what came after is in {root}/lineages")
+    with flow_environment("flows.pipeline") as flows:
+        done = flows.pipeline(config=config, run_id=stored.run_id)
+    print(f"look at it: seeker show {shlex.quote(done['run'])}")
+
+
+def runs(arguments: Namespace) -> None:
+    found = list_runs(Path(arguments.folder))
+    if arguments.as_json:
+        print(json.dumps([line.to_json() for line in found], indent=1))
+    elif found:
+        print_runs(found)
+    else:
+        print(f"no runs in {arguments.folder}")
 
 
 def evaluate(arguments: Namespace) -> None:
@@ -98,7 +127,11 @@ def config_flags(arguments: Namespace) -> dict[str, Any]:
 
 def _config(arguments: Namespace) -> RunConfig:
     """The configuration, with what it names looked at: Prefect takes seconds to start, a bad name should not."""
-    config = load_config(arguments.preset, arguments.overrides, **config_flags(arguments))
+    return _named(load_config(arguments.preset, arguments.overrides, **config_flags(arguments)))
+
+
+def _named(config: RunConfig) -> RunConfig:
+    """The configuration, when what it names is there."""
     check_inputs(config.questions, config.corpus.path)
     make_words(config.index)
     if not config.policy.path.startswith("hub:") and not Path(locate(config.policy.path)).is_dir():

@@ -187,7 +187,7 @@ def _replace_questions(draft: _Draft, flags: Mapping[str, Any]) -> None:
         draft.tree.pop("corpus", None)
         draft.put("questions.sources", [_source(text) for text in flags["questions"]], "--questions")
     for name, target in (("heldout", "questions.heldout"), ("corpus", "corpus.path")):
-        if name in flags and "world_seed" in questions:
+        if name in flags and questions.get("world_seed") is not None:
             raise ConfigError(f"--{name} goes with --questions: the preset generates its own questions and corpus")
         if name in flags:
             draft.put(target, flags[name], f"--{name}")

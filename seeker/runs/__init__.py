@@ -20,7 +20,7 @@ from seeker.runs.lineages import Beginning, begin_lineage
 from seeker.runs.lock import Writer, current_writer, writer_lock
 from seeker.runs.opening import check_out, fork_run, open_run
 from seeker.runs.retention import kept_checkpoints, prune_checkpoints
-from seeker.runs.state import RunState, read_state, telling_state
+from seeker.runs.state import RunState, read_state, tell_state, telling_state
 from seeker.runs.views import (
     append_metrics,
     metric_rows,
@@ -65,6 +65,7 @@ __all__ = [
     "read_state",
     "restore_points",
     "store_checkpoint",
+    "tell_state",
     "telling_state",
     "wanted_version",
     "write_atomic",

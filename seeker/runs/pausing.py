@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 from seeker.errors import RunDirectoryError
+from seeker.runs import disk
 from seeker.runs.files import write_atomic
 from seeker.runs.state import read_state
 
@@ -24,8 +24,8 @@ def is_pause_requested(root: Path) -> bool:
 
 def clear_pause(root: Path) -> None:
     """Forget the wish: it was obeyed, or the run goes on."""
-    with contextlib.suppress(FileNotFoundError):
-        _request(root).unlink()
+    if is_pause_requested(root):
+        disk.remove(_request(root))
 
 
 def _request(root: Path) -> Path:

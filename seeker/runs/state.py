@@ -42,13 +42,19 @@ class Ending:
 def telling_state(run: RunDirectory) -> Generator[Ending]:
     """Write down that the run is running, and how it ended: an interrupt or a termination cancels it."""
     ending = Ending()
-    _tell(run, "running", "")
+    tell_state(run.root, "running", "")
     try:
         yield ending
     except BaseException as error:
         _tell_failure(run, error)
         raise
-    _tell(run, ending.state, ending.reason)
+    tell_state(run.root, ending.state, ending.reason)
+
+
+def tell_state(root: Path, state: str, reason: str) -> None:
+    """Write down what became of the run at `root`; for its writer, or for one who knows why that is gone."""
+    told = RunState(state, reason, round(time.time(), 3), os.getpid(), socket.gethostname())
+    write_json(root / "state.json", asdict(told), within=root, durable=False)
 
 
 def read_state(root: Path) -> RunState:
@@ -70,14 +76,9 @@ def _tell_failure(run: RunDirectory, error: BaseException) -> None:
     state = "failed" if isinstance(error, Exception) else "cancelled"
     first = str(error).strip().partition("\n")[0]
     try:
-        _tell(run, state, f"{type(error).__name__}: {first}" if first else type(error).__name__)
+        tell_state(run.root, state, f"{type(error).__name__}: {first}" if first else type(error).__name__)
     except StorageError as refused:
         error.add_note(f"state.json could not be written either: {refused}")
-
-
-def _tell(run: RunDirectory, state: str, reason: str) -> None:
-    told = RunState(state, reason, round(time.time(), 3), os.getpid(), socket.gethostname())
-    write_json(run.root / "state.json", asdict(told), within=run.root, durable=False)
 
 
 def _read(root: Path) -> RunState | None:

@@ -29,18 +29,19 @@ class ScriptedDisk(Disk):
     how: str = "before"
     operations: list[str] = field(default_factory=list)
     struck: bool = False
-    _unflushed: list[tuple[Path, Callable[[], None]]] = field(default_factory=list)
+    _entries: list[tuple[Path, Callable[[], object]]] = field(default_factory=list)  # of folders, not flushed
+    _data: dict[Path, bytes] = field(default_factory=dict)  # what is left of files that were not flushed
 
     def make_folder(self, path: Path) -> None:
         existed = path.is_dir()
         self._do("make_folder", path, lambda: super(ScriptedDisk, self).make_folder(path))
         if not existed:
-            self._loses(path.parent, lambda: path.rmdir())
+            self._entries.append((path.parent, path.rmdir))
 
     def write(self, path: Path, data: Buffer) -> None:
         half = bytes(data)[: len(data) // 2]
         self._do("write", path, lambda: super(ScriptedDisk, self).write(path, data), lambda: path.write_bytes(half))
-        self._loses(path, lambda: path.write_bytes(half) and None)
+        self._data[path] = half
 
     def append(self, path: Path, data: Buffer) -> None:
         half = bytes(data)[: len(data) // 2]
@@ -53,12 +54,15 @@ class ScriptedDisk(Disk):
 
     def sync(self, path: Path) -> None:
         self._do("sync", path, lambda: None)  # nobody cuts the power of a test
-        self._unflushed = [(where, undo) for where, undo in self._unflushed if where != path]
+        self._data.pop(path, None)
+        self._entries = [(folder, undo) for folder, undo in self._entries if folder != path]
 
     def rename(self, source: Path, target: Path) -> None:
         before = target.read_bytes() if target.is_file() else None
         self._do("rename", target, lambda: super(ScriptedDisk, self).rename(source, target))
-        self._loses(target.parent, lambda: _undo_rename(source, target, before))
+        self._entries.append((target.parent, lambda: _undo_rename(source, target, before)))
+        if source in self._data:
+            self._data[target] = self._data.pop(source)
 
     def remove(self, path: Path) -> None:
         self._do("remove", path, lambda: super(ScriptedDisk, self).remove(path))
@@ -97,12 +101,11 @@ class ScriptedDisk(Disk):
         if name in ("make_folder", "write", "append"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    def _loses(self, where: Path, undo: Callable[[], None]) -> None:
-        """`undo` is what a power cut does unless `where` is flushed before."""
-        self._unflushed.append((where, undo))
-
     def _cut_power(self) -> None:
-        for _, undo in reversed(self._unflushed):
+        for path, half in self._data.items():
+            if path.is_file():
+                path.write_bytes(half)
+        for _, undo in reversed(self._entries):
             undo()
 
 

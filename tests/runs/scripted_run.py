@@ -46,8 +46,8 @@ def scripted_config(**changes: object) -> RunConfig:
     settings: dict[str, object] = {
         "policy": {"path": "nowhere"},
         "questions": {"world_seed": 1},
-        "steps": 3,
-        "checkpoint": {"every": 2, "keep": 1, "batches": "rebuild"},
+        "steps": 2,
+        "checkpoint": {"every": 1, "keep": 1, "batches": "rebuild"},
         **changes,
     }
     return RunConfig.model_validate(settings)
@@ -139,7 +139,7 @@ def _after_commit(run: RunDirectory, trainer: Trainer) -> None:
 
 
 class Trainer:
-    """The policy is a hash; an update hashes the batch and the learning rate into it. Restores and replays as ours does."""
+    """The policy is a hash, into which an update hashes batch and learning rate. Restores and replays as ours does."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
