@@ -17,9 +17,13 @@ _FETCH_DEADLINE_S = 60
 
 
 class Packages:
-    """Unpacked packages under `root`. Example: application ``demo`` registered third lies in ``root/demo-3``."""
+    """Unpacked packages under `root`. Example: application ``demo`` registered third lies in ``root/demo-3``.
 
-    def __init__(self, cache: ObjectCache, root: Path) -> None:
+    With `kept_by_name` a name keeps its first package, also when it is registered anew, as on a real node.
+    """
+
+    def __init__(self, cache: ObjectCache, root: Path, kept_by_name: bool = False) -> None:
+        self._kept_by_name = kept_by_name
         self._cache = cache
         self._root = root
         self._lock = threading.Lock()  # the first executor of an application unpacks, the others wait
@@ -29,7 +33,7 @@ class Packages:
         spec = application.spec
         if not spec.HasField("url") or not spec.url:
             return []
-        target = self._root / f"{application.name}-{application.serial}"
+        target = self._root / (application.name if self._kept_by_name else f"{application.name}-{application.serial}")
         with self._lock:
             if not target.exists():
                 partial = target.with_name(f".{target.name}")

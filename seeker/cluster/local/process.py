@@ -47,6 +47,10 @@ class ExecutorProcess:
     def is_alive(self) -> bool:
         return self._process is not None and not self.exited.done()
 
+    @property
+    def was_started(self) -> bool:
+        return self._process is not None
+
     def spawn(self, command: launch.Command) -> None:
         leash = (sys.executable, "-I", "-S", "-c", launch.LEASH, str(os.getpid()))
         try:

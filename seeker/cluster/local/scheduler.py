@@ -95,7 +95,7 @@ class Scheduler:
         self._logged: set[str] = set()
 
     def free(self) -> Resources:
-        return _sum([self.capacity], minus=[executor.resources for executor in self.executors])
+        return remaining(self.capacity, [executor.resources for executor in self.executors])
 
     def waiting(self) -> dict[str, str]:
         """Why sessions with pending calls, or without their minimum, have no executor for them: id -> reason."""
@@ -160,7 +160,7 @@ class Scheduler:
         return Room(
             capacity=self.capacity,
             free=self.free(),
-            coming=_sum([executor.resources for executor in self.executors if executor.is_leaving]),
+            coming=sum_of([executor.resources for executor in self.executors if executor.is_leaving]),
             quiet_s=now - self._freed_s,
             starting=sum(
                 executor.state == wire.EXECUTOR_BINDING and now - executor.born_s < _SLOW_START_S
@@ -255,9 +255,12 @@ def charged(session: SessionRecord) -> Resources:
     return replace(each, cpu=max(each.cpu, 1))
 
 
-def _sum(plus: Sequence[Resources], minus: Sequence[Resources] = ()) -> Resources:
+def remaining(capacity: Resources, used: Sequence[Resources]) -> Resources:
+    total = sum_of(used)
+    return Resources(capacity.cpu - total.cpu, capacity.memory_bytes - total.memory_bytes, capacity.gpu - total.gpu)
+
+
+def sum_of(parts: Sequence[Resources]) -> Resources:
     return Resources(
-        sum(each.cpu for each in plus) - sum(each.cpu for each in minus),
-        sum(each.memory_bytes for each in plus) - sum(each.memory_bytes for each in minus),
-        sum(each.gpu for each in plus) - sum(each.gpu for each in minus),
+        sum(each.cpu for each in parts), sum(each.memory_bytes for each in parts), sum(each.gpu for each in parts)
     )

@@ -19,14 +19,13 @@ from seeker.cluster.local.binding import ExecutorSettings
 from seeker.cluster.local.cache import ObjectCache
 from seeker.cluster.local.devices import devices_of, found_devices
 from seeker.cluster.local.directories import make_directory, remove_stale_directories, short_temporary_directory
-from seeker.cluster.local.executor import Executor
+from seeker.cluster.local.faults import make_scheduler
 from seeker.cluster.local.frontend import Frontend
 from seeker.cluster.local.guardian import Guardian
 from seeker.cluster.local.logs import LogKeeper
 from seeker.cluster.local.options import LOOPBACK, LocalSettings, capacity_of
 from seeker.cluster.local.packages import Packages
 from seeker.cluster.local.payloads import Shelf
-from seeker.cluster.local.scheduler import Scheduler
 from seeker.cluster.local.state import State
 
 
@@ -54,12 +53,9 @@ class LocalCluster:
 
     def _make_directories(self, stack: AsyncExitStack) -> list[Path]:
         """The cluster's own, and one for spilled objects when they are wanted. Those of killed clusters go."""
-        parents = [short_temporary_directory()]
-        if self._settings.spill_dir is not None:
-            self._settings.spill_dir.mkdir(parents=True, exist_ok=True)
-            parents.append(self._settings.spill_dir.resolve())
+        spill_dir = self._settings.spill_dir
         made: list[Path] = []
-        for parent in parents:
+        for parent in (short_temporary_directory(), *([spill_dir.absolute()] if spill_dir else [])):
             remove_stale_directories(parent)
             directory = make_directory(parent)
             stack.callback(directory.remove)
@@ -82,11 +78,12 @@ class LocalCluster:
         self.port = self._server.add_insecure_port(f"{LOOPBACK}:0")
         self._executor_settings = self._shared_settings()
         stack.callback(asyncio.get_running_loop().create_task(self._logs.watch()).cancel)
-        packages = Packages(self._cache, self._root / "packages")
-        make_executor = partial(Executor, self._executor_settings, packages)
-        self._scheduler = Scheduler(self._state, capacity_of(self._settings), make_executor)
+        packages = Packages(self._cache, self._root / "packages", kept_by_name=self._settings.faults == "engine")
+        faults, capacity = self._settings.faults, capacity_of(self._settings)
+        self._scheduler = make_scheduler(faults, self._state, capacity, self._executor_settings, packages)
         self._register_template()
-        wire.frontend_grpc.add_FrontendServicer_to_server(Frontend(self._state, self._scheduler), self._server)
+        frontend = Frontend(self._state, self._scheduler, events_on_streams=faults == "none")
+        wire.frontend_grpc.add_FrontendServicer_to_server(frontend, self._server)
         stack.push_async_callback(self._server.stop, grace=0.2)
         stack.push_async_callback(self._scheduler.stop)
         await self._server.start()
@@ -110,6 +107,8 @@ class LocalCluster:
             "FLAME_ENDPOINT": f"http://127.0.0.1:{self.port}",
             "FLAME_CACHE_ENDPOINT": self._cache.endpoint,
         }
+        if self._settings.memory_bytes is not None:  # what starters check their service's request against
+            endpoints["SEEKER_MEMORY_BYTES"] = str(self._settings.memory_bytes)
         return ExecutorSettings(
             python=self._settings.python,
             root=self._root,
