@@ -22,6 +22,8 @@ from .running import Failure, RunningCall, Stranger, parse_request
 from .store import MissingError, Store
 from .watch import Watch
 
+NUM_GENERATIONS = 16  # remembered, to tell a loss from a stranger
+
 _log = logging.getLogger("seeker.starter")
 
 
@@ -72,10 +74,12 @@ class Host:
     @contextmanager
     def _turn(self, call: RunningCall) -> Generator[None, None, None]:
         """The executor to this call alone; the wait for an earlier one counts."""
-        if not self._lock.acquire(timeout=max(0.0, min(call.left(), threading.TIMEOUT_MAX))):
-            text = f"{call.what} was not begun within its deadline: executor {self._executor} had an earlier call"
-            raise Failure("deadline", text, kills=False)
+        unbegun = f"{call.what} was not begun within its deadline: executor {self._executor} had an earlier call"
+        if not self._lock.acquire(timeout=max(0.0, call.left())):
+            raise Failure("deadline", unbegun, kills=False)
         try:
+            if call.left() <= 0:
+                raise Failure("deadline", unbegun, kills=False)
             self._watch.start()
             self._watch.call = call
             yield
@@ -87,7 +91,7 @@ class Host:
         try:
             refusal = self._watch.refusal(call.request)
             if refusal is not None:
-                raise Failure(refusal.kind, f"{call.what} {refusal}")
+                raise Failure(refusal.kind, f"{call.what} {refusal}", kills=False)
             return self._reply(self._answer(call), call)
         except BaseException as error:
             failure = error if isinstance(error, Failure) else _unforeseen(error)
@@ -128,7 +132,7 @@ class Host:
         process = self._process
         if process is None or process.count != member.set_up_count or not process.is_alive():
             text = f"{call.what}: the process of rank {member.rank} that joined generation {generation} is gone"
-            raise Failure("lost", text)
+            raise Failure("lost", text, kills=False)
         return member
 
     def _join(self, call: RunningCall) -> dict[str, Any]:
@@ -147,6 +151,8 @@ class Host:
         except MissingError as error:
             raise Failure("cancelled", f"{call.what} was cancelled: {error}") from error
         self._members[generation] = member
+        for old in list(self._members)[:-NUM_GENERATIONS]:
+            del self._members[old]
         call.rank = member.rank
         return {"kind": "value", "value": pickle.dumps(member.to_wire())}
 
@@ -230,8 +236,8 @@ class Host:
         process = self._process
         if process is not None:
             process.log.bound()
-        if self._adopted:
-            reap_orphans(None if process is None else process.pid)
+            if self._adopted:
+                reap_orphans(process.pid)
 
     # -- replies ---------------------------------------------------------------------------------------------------
 

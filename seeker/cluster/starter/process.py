@@ -43,7 +43,8 @@ class ServiceProcess:
         log: Log,
         adopted: bool,
     ) -> None:
-        """`paths`: where the code lies. `held`: open files that the process keeps locked for its life."""
+        """`paths`: where the code lies. `held`: open files that the process keeps locked for its life. `adopted`: all
+        processes below this one are its."""
         self.name: str = setup["name"]
         self.count: int = setup["set_up_count"]
         self.is_ready = False
@@ -53,7 +54,8 @@ class ServiceProcess:
         self._call: RunningCall | None = None
         self._doing = ""
         self._lock = threading.Lock()  # nothing is killed by its id after it was waited for
-        adopt_orphans()
+        if adopted:
+            adopt_orphans()
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = self._start(theirs, paths, environment, held)

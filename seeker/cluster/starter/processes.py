@@ -45,7 +45,7 @@ def end_tree(root: int | None, mark: str, adopted: bool, seconds: float = 5.0) -
         time.sleep(_PAUSE_S)
 
 
-def reap_orphans(root: int | None) -> None:
+def reap_orphans(root: int) -> None:
     """Collect adopted orphans that have ended by themselves; never `root`, whose exit code is wanted."""
     while hasattr(os, "waitid"):
         try:
