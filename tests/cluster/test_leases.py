@@ -1,0 +1,129 @@
+"""Pinned: a driver's lease, and what is done about a driver that is gone, on a cluster that outlives its drivers.
+
+1.  A lease names what its driver has, is renewed while it is open, and goes last; a closed driver leaves nothing.
+2.  The calls of a driver killed with -9 are ended when its lease has lapsed, by their own executors.
+3.  What it left is found and removed by the next driver on the same host, without delaying its start.
+4.  A lease that is renewed is never touched; nor is anything that no lease names.
+5.  A lease whose process cannot be looked at has lapsed when its count stands still for its own `lease_s`.
+6.  Ctrl-C in the middle of a gather leaves nothing, and ends within seconds.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seeker.cluster import leftovers
+from seeker.cluster.client import Cluster, open_cluster
+from seeker.cluster.lease import Lease
+from seeker.cluster.objects import FlightObjects, ObjectHandle
+from tests.cluster.conftest import is_running, object_keys, wait_until
+from tests.cluster.served import served_cluster, settings_of, start_driver
+
+DRIVER = """
+import json, time
+from seeker.cluster.client import ClusterSettings, gather, open_cluster
+with open_cluster(ClusterSettings(run_id="lost", lease_s=%s)) as cluster:
+    service = cluster.start("x", "tests.cluster.services:Echo", {}, executors=2, resources="mem=64m")
+    about = service.call("about", deadline_s=60).result()
+    calls = [service.call("sleep", 600, deadline_s=600) for _ in range(3)]
+    cluster.objects.put("lost/objects", b"data")
+    time.sleep(0.5)
+    print(json.dumps({"prefix": service.prefix, **about}), flush=True)
+    for call in gather(calls, 600):
+        call.result()
+"""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[dict[str, Any]]:
+    with served_cluster() as description:
+        yield description
+
+
+def _sessions(cluster: Cluster) -> set[str]:
+    return {each["session"] for each in cluster.executors() if each["session"]}
+
+
+def test_a_lease_names_what_there_is_and_goes_last(served: dict[str, Any]) -> None:
+    objects = FlightObjects(served["cache_endpoint"])
+    with open_cluster(settings_of(served, run_id="named", lease_s=1.2)) as cluster:
+        service = cluster.start("x", "tests.cluster.services:Echo", {}, resources="mem=64m")
+        cluster.objects.put("own/objects", b"data")
+        service.call("echo", 1, deadline_s=60).result()
+        (first,) = leftovers.read_leases(objects)
+        assert (first.run_id, first.lease_s) == ("named", 1.2)
+        assert not first.is_known_dead()
+        wait_until(lambda: leftovers.read_leases(objects)[0].count > first.count + 2, 5, "the lease is renewed")
+        (later,) = leftovers.read_leases(objects)
+        assert later.sessions == (service.prefix.partition("/")[2],)
+        assert set(later.prefixes) >= {"own/objects", service.prefix}
+        assert f"seeker-code/{later.code[0]}/archive" in object_keys(served["cache_endpoint"])
+    assert object_keys(served["cache_endpoint"]) == []
+    objects.close()
+
+
+def test_a_killed_driver(served: dict[str, Any], tmp_path: Path) -> None:
+    bystander = FlightObjects(served["cache_endpoint"])
+    bystander.put("others/objects", b"data", "kept")
+    alive = Lease(FlightObjects(served["cache_endpoint"]), "alive", 30.0, lambda: ())
+    alive.own(prefixes="alive/objects")
+    bystander.put("alive/objects", b"data", "kept")
+    driver, told = start_driver(DRIVER % 2.0, served, tmp_path)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    assert is_running(told["pid"])
+    wait_until(lambda: not is_running(told["pid"]), 12, "the service process ends with the lease")
+    assert is_running(told["parent"])
+    start = time.monotonic()
+    with open_cluster(settings_of(served, run_id="next")) as cluster:
+        assert time.monotonic() - start < 2
+        assert cluster.start("y", "tests.cluster.services:Echo", {}).call("echo", 1, deadline_s=60).result() == 1
+        keys = lambda: object_keys(served["cache_endpoint"])  # noqa: E731
+        wait_until(lambda: not any(key.startswith((told["prefix"], "lost/")) for key in keys()), 20, "its objects go")
+        wait_until(lambda: not is_running(told["parent"]), 10, "its executors go")
+        lost = [each for each in leftovers.read_leases(bystander) if each.run_id == "lost"]
+        assert lost == []
+    assert keys() == ["alive/objects/kept", "others/objects/kept", alive.key]
+    alive.close()
+    bystander.delete("others/objects")
+    bystander.delete("alive/objects")
+    bystander.close()
+
+
+def test_a_lease_that_stands_still(served: dict[str, Any]) -> None:
+    objects = FlightObjects(served["cache_endpoint"])
+    lease = Lease(FlightObjects(served["cache_endpoint"]), "elsewhere", 1.5, lambda: ())
+    lease.own(prefixes="elsewhere/objects")
+    lease.leave()
+    told = pickle.loads(objects.get(ObjectHandle(lease.key, 0, objects.endpoint)))
+    objects.put(lease.prefix, pickle.dumps({**told, "host": "another"}), "lease")
+    objects.put("elsewhere/objects", b"data")
+    start = time.monotonic()
+    (found,) = leftovers.find_leftovers(objects)
+    assert found.key == lease.key
+    assert 1.5 < time.monotonic() - start < 8
+    stop = threading.Event()
+    stop.set()
+    assert list(leftovers.find_leftovers(objects, stop)) == []
+    with open_cluster(settings_of(served)) as cluster:
+        assert leftovers.clean(cluster._frontend, objects, found) == []
+    assert object_keys(served["cache_endpoint"]) == []
+    objects.close()
+
+
+def test_interrupted_while_it_gathers(served: dict[str, Any], tmp_path: Path) -> None:
+    driver, told = start_driver(DRIVER % 30.0, served, tmp_path)
+    start = time.monotonic()
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(timeout=20) != 0
+    assert time.monotonic() - start < 12
+    assert object_keys(served["cache_endpoint"]) == []
+    wait_until(lambda: not any(map(is_running, (told["pid"], told["parent"]))), 10, "its executors go")
