@@ -6,16 +6,15 @@ Each takes the parsed arguments (`flows/cluster_flags.py`) and returns the exit 
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from seeker.cluster import shared
-from seeker.cluster.doctor import Finding, examine, version_finding
+from seeker.cluster.doctor import Finding, examine, examine_leases, version_finding
 from seeker.cluster.frontend import FrontendClient
 from seeker.cluster.listing import look
 from seeker.cluster.local.directories import remove_stale_directories, short_temporary_directory
@@ -114,14 +113,16 @@ def status(arguments: Namespace) -> int:
 def doctor(arguments: Namespace) -> int:
     """Exit code 1 when anything is wrong."""
     from seeker.cluster import probes
+    from seeker.cluster.leftovers import read_leases
 
     findings: list[Finding] = _own_version()
     try:
         with _connected(arguments) as (frontend, objects, settings):
-            before = look(frontend, objects)
+            before, leases, start = look(frontend, objects), read_leases(objects), time.monotonic()
             findings += probes.probe_clock(frontend)
             time.sleep(arguments.wait)
             findings += examine(before, look(frontend, objects), time.time())
+            findings += examine_leases(leases, read_leases(objects), time.monotonic() - start)
             if arguments.probe_cache:
                 findings += probes.probe_cache(objects, _num_bytes("--probe-cache", arguments.probe_cache) or 0)
         if arguments.probe:
@@ -166,13 +167,15 @@ def _connected(arguments: Namespace) -> Generator[tuple[FrontendClient, FlightOb
         frontend.close()
 
 
+def _named(arguments: Namespace) -> Address | None:
+    if arguments.endpoint or arguments.cache_endpoint or arguments.context:
+        return ClusterSettings(arguments.endpoint, arguments.cache_endpoint, context=arguments.context).address()
+    return None if arguments.dir else ClusterSettings().address()
+
+
 def find_address(arguments: Namespace) -> Address:
     """Named by flags, else running in --dir, else named by the environment, else running in the usual directory."""
-    if arguments.endpoint or arguments.cache_endpoint or arguments.context:
-        settings = ClusterSettings(arguments.endpoint, arguments.cache_endpoint, context=arguments.context)
-        named = settings.address()
-    else:
-        named = None if arguments.dir else ClusterSettings().address()
+    named = _named(arguments)
     if named is not None:
         return named
     directory = _directory(arguments)
@@ -186,7 +189,36 @@ def find_address(arguments: Namespace) -> Address:
 
 
 def clean(arguments: Namespace) -> int:
-    """Remove what drivers that are gone left behind: sessions, objects, applications; and killed clusters' files."""
+    """Remove what drivers that are gone left behind: sessions, objects, applications; and killed clusters' files.
+
+    Exit code 1 when something had to be left.
+    """
     for path in remove_stale_directories(short_temporary_directory()):
-        print(f"removed the directory of a killed cluster: {shlex.quote(str(path))}")
-    return 0
+        print(f"removed the directory of a killed cluster: {path}")
+    if _named(arguments) is None and shared.running_state(_directory(arguments)) is None:
+        print(f"no cluster is running in {_directory(arguments)}: nothing more to look at")
+        return 0
+    with _connected(arguments) as (frontend, objects, _):
+        faults = list(_clean_cluster(frontend, objects))
+    for fault in faults:
+        print(f"left: {fault}")
+    return 1 if faults else 0
+
+
+def _clean_cluster(frontend: FrontendClient, objects: FlightObjects) -> Iterator[str]:
+    """What could not be removed."""
+    from seeker.cluster.leftovers import clean as remove
+    from seeker.cluster.leftovers import find_leftovers, read_leases
+
+    doubtful = [record for record in read_leases(objects) if not record.is_known_dead()]
+    if doubtful:
+        longest_s = max(record.lease_s for record in doubtful)
+        print(f"watching {len(doubtful)} drivers' leases for up to {longest_s:g} s: a living driver renews its own")
+    number = 0
+    for record in find_leftovers(objects):
+        number += 1
+        sessions = ", ".join(record.sessions) or "no session"
+        yield from remove(frontend, objects, record)
+        print(f"removed what {record.text()} left: {sessions}")
+    if not number:
+        print("no driver that is gone has left anything")

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from seeker.cluster.listing import Listing, SessionState
 from seeker.cluster.waiting import can_meet, why_waiting
@@ -102,6 +102,38 @@ def _cache(listing: Listing) -> Iterator[Finding]:
     if not listing.is_local:
         text = "a listing does not tell whether the object cache keeps objects on disk; without disk it loses them"
         yield Finding("note", text, "run with --probe-cache 1200m, which writes, reads back and deletes that much")
+
+
+class Lease(Protocol):
+    """What is looked at in a driver's lease (`leftovers.LeaseRecord`)."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def lease_s(self) -> float: ...
+    @property
+    def sessions(self) -> tuple[str, ...]: ...
+    @property
+    def abandoned(self) -> tuple[str, ...]: ...
+    def is_known_dead(self) -> bool: ...
+    def text(self) -> str: ...
+
+
+def examine_leases(before: Sequence[Lease], after: Sequence[Lease], waited_s: float) -> list[Finding]:
+    """Drivers that are gone, and sessions that their drivers had to abandon."""
+    counts = {lease.key: lease.count for lease in before}
+    findings: list[Finding] = []
+    for lease in after:
+        is_silent = counts.get(lease.key) == lease.count and waited_s > lease.lease_s
+        if lease.is_known_dead() or is_silent:
+            text = f"{lease.text()} is gone and left {', '.join(lease.sessions) or 'its lease'}"
+            findings.append(Finding("wrong", text, "seeker cluster clean removes it, and so does the next start"))
+        for session in lease.abandoned:
+            text = f"session {session} was abandoned by {lease.text()}: closing it would brick the cluster"
+            findings.append(Finding("note", text, "leave it; a restart of the session manager frees its executor"))
+    return findings
 
 
 def clock_finding(difference_s: float, whose: str = "the session manager's clock") -> list[Finding]:

@@ -63,9 +63,9 @@ class Echo:
             time.sleep(30)
         return "survived"
 
-    def start_process(self) -> int:
-        """A process of the service's own, which nobody ends; its id."""
-        return subprocess.Popen(["sleep", "600"]).pid
+    def start_process(self, apart: bool = False) -> int:
+        """A process of the service's own, which nobody ends; its id. `apart`: in a process group of its own."""
+        return subprocess.Popen(["sleep", "600"], start_new_session=apart).pid
 
     def large(self, num_bytes: int) -> bytes:
         return bytes(num_bytes)

@@ -6,7 +6,8 @@
 3.  Nodes: none, not ready, silent, ahead of our clock. Clocks and versions that differ.
 4.  Running calls without an executor: a session that cannot be closed.
 5.  A cache without disk storage is noted for real clusters; the probe writes, reads back and deletes.
-6.  Exit code 1 when anything is wrong, also when the cluster does not answer.
+6.  Drivers that are gone: their lease is not renewed, or their process is dead; sessions that they abandoned.
+7.  Exit code 1 when anything is wrong, also when the cluster does not answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import pytest
 
 from flows.cli import main
 from seeker.cluster.client import Cluster
-from seeker.cluster.doctor import clock_finding, examine, version_finding
+from seeker.cluster.doctor import clock_finding, examine, examine_leases, version_finding
+from seeker.cluster.leftovers import LeaseRecord
 from seeker.cluster.listing import ExecutorState, Listing, NodeState, SessionState
 from seeker.cluster.resources import Resources
 from seeker.cluster.waiting import why_waiting
@@ -124,6 +126,18 @@ def test_clocks_and_versions() -> None:
     assert clock_finding(-3.0)[0].what == "the session manager's clock is 3.0 s behind this machine's"
     assert version_finding("this environment", "0.6.0", "0.6.0") == []
     assert "install flamepy==0.6.0" in version_finding("this environment", "0.7.0", "0.6.0")[0].remedy
+
+
+def test_leases() -> None:
+    dead = LeaseRecord("k", 3, "demo", "box", 1, "1", 30.0, ("s1", "s2"), (), (), (), ("s2",))
+    alive = replace(dead, key="l", abandoned=())
+    assert examine_leases([alive], [alive], 29.0) == []
+    assert examine_leases([alive], [replace(alive, count=4)], 31.0) == []
+    (gone,) = examine_leases([alive], [alive], 31.0)
+    assert gone.what == "run demo (process 1 on box) is gone and left s1, s2"
+    assert "seeker cluster clean" in gone.remedy
+    (note,) = examine_leases([], [dead], 1.0)
+    assert (note.kind, note.what.partition(" by ")[0]) == ("note", "session s2 was abandoned")
 
 
 def test_a_real_cache_is_not_trusted() -> None:

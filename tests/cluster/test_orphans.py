@@ -2,8 +2,8 @@
 
 1. The driver killed with -9: cluster, executors and service processes end.
 2. The driver interrupted by Ctrl-C: the same, in order.
-3. The cluster's process killed with -9: executors, service processes and what those started end, and its private
-   directory is removed.
+3. The cluster's process killed with -9: executors, service processes and what those started end, also in a process
+   group of its own, and its private directory is removed.
 4. The same when the guardian was killed before: the cluster starts another, which knows the living groups.
 5. The guardian killed together with its cluster: the next cluster removes the directory.
 """
@@ -68,11 +68,12 @@ def test_cluster_process_is_killed(guardian: str, tmp_path: Path) -> None:
     with open_cluster(ClusterSettings()) as cluster:
         service = cluster.start("x", "tests.cluster.services:Echo", {}, executors=2)
         grandchild = service.call("start_process", deadline_s=60).result()
+        apart = service.call("start_process", apart=True, deadline_s=60).result()
         process = cluster._embedded.process
         root = cluster._embedded.root
         family = descendants(process.pid)
         assert len(family) >= 5
-        assert grandchild in family
+        assert {grandchild, apart} <= family
         if guardian == "second":
             os.kill(_guardian(process.pid), signal.SIGKILL)
             wait_until(lambda: _guardian(process.pid) not in (*family, 0), 5, "another guardian is started")
@@ -80,11 +81,12 @@ def test_cluster_process_is_killed(guardian: str, tmp_path: Path) -> None:
         elif guardian == "none":
             os.kill(process.pid, signal.SIGSTOP)
             os.kill(_guardian(process.pid), signal.SIGKILL)
-            family.discard(grandchild)
+            family -= {grandchild, apart}
         os.kill(process.pid, signal.SIGKILL)
         wait_until(lambda: not any(map(is_running, family)), 5, "every process ends")
         if guardian == "none":
-            os.kill(grandchild, signal.SIGKILL)
+            for pid in (grandchild, apart):
+                os.kill(pid, signal.SIGKILL)
             assert root.exists()
     assert not root.exists()
 

@@ -4,9 +4,10 @@
 2.  A second `start` says that the first is there (exit code 2); `start --env` prints the exports alone, new or not.
 3.  Drivers reach it by the exports, one after the other and together; what one closes does not end the others' work.
 4.  Killed with -9 it leaves no process and no directory, and the next `start` works; `stop` without one is fine.
-5.  `stop` signals only the process that wrote the state.
-6.  Any address but this machine's own is refused, and so are capacities that are none.
-7.  The commands load neither Prefect nor torch.
+5.  What a crashed driver left on it is found by `doctor` and removed by `clean`; a living driver's work is spared.
+6.  `stop` signals only the process that wrote the state.
+7.  Any address but this machine's own is refused, and so are capacities that are none.
+8.  The commands load neither Prefect nor torch.
 """
 
 from __future__ import annotations
@@ -81,11 +82,53 @@ def test_drivers_share_it(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         assert main(["cluster", "status"]) == 0
         output = capsys.readouterr().out
         assert "local development cluster" in output
-        assert service.plan.id in output.replace("\n", "")
+        assert "one-a-" in output
         family = descendants(state.pid)
         assert len(family) >= 3
     assert shared.stop_shared(place) is not None
     assert not any(map(is_running, family))
+
+
+CRASHING = """
+import os
+from seeker.cluster.client import ClusterSettings, open_cluster
+cluster = open_cluster(ClusterSettings(run_id="crashed"))
+service = cluster.start("x", "tests.cluster.services:Echo", {})
+service.call("echo", 1, deadline_s=60).result()
+cluster.objects.put(service.prefix, bytes(10_000))
+os._exit(9)
+"""
+
+
+def test_what_a_crashed_driver_left_is_removed(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, _ = shared.start_shared(place, ClusterSettings(slots=2))
+    address = state.address
+    monkeypatch.setenv("FLAME_ENDPOINT", address.endpoint)
+    monkeypatch.setenv("FLAME_CACHE_ENDPOINT", address.cache_endpoint)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with open_cluster(ClusterSettings(run_id="alive", lease_s=3.0)) as alive:
+        service = alive.start("y", "tests.cluster.services:Echo", {})
+        assert subprocess.run([sys.executable, "-c", CRASHING], timeout=60).returncode == 9
+        assert main(["cluster", "doctor", "--wait", "0.1"]) == 1
+        assert "run crashed" in capsys.readouterr().out
+        assert main(["cluster", "clean"]) == 0
+        output = capsys.readouterr().out
+        assert "removed what run crashed" in output
+        assert "run alive" not in output
+        assert service.call("echo", 3, deadline_s=60).result() == 3
+        (session,) = [each["id"] for each in _listed(capsys)["sessions"] if each["is_open"]]
+        assert session.startswith("alive-y-")
+    told = _listed(capsys)
+    assert (told["sessions"], told["objects"], told["applications"]) == ([], [], ["flmrun"])
+    assert main(["cluster", "doctor", "--wait", "0.1"]) == 0
+
+
+def _listed(capsys: pytest.CaptureFixture[str]) -> dict:
+    capsys.readouterr()
+    assert main(["cluster", "status", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def test_killed_and_started_again(place: Path) -> None:

@@ -24,6 +24,7 @@ KILL_WAIT_S = 0.5
 def main() -> None:
     end_groups(_listen())
     for directory in sys.argv[1:]:
+        end_strays(f"FLAME_INSTANCE_ENDPOINT={directory}/")
         remove_unless_held(directory)
 
 
@@ -60,6 +61,19 @@ def _signal(group: int, signum: int) -> bool:
     except (ProcessLookupError, PermissionError):  # the latter: the number belongs to another user's process by now
         return False
     return True
+
+
+def end_strays(marker: str) -> None:
+    """Kill what left its group, known by a variable that it inherited from its executor."""
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(OSError):  # it is gone, or not ours
+            if name.isdecimal() and any(value.startswith(marker.encode()) for value in _environment(name)):
+                os.kill(int(name), signal.SIGKILL)
+
+
+def _environment(pid: str) -> list[bytes]:
+    with open(f"/proc/{pid}/environ", "rb") as environment:
+        return environment.read().split(b"\0")
 
 
 def start_time(pid: int) -> str:
