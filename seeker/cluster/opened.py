@@ -53,6 +53,7 @@ class Try:
     call: Call
     request: Request
     error: asyncio.Future[ClusterError]
+    task_id: str = ""  # once it is created
     is_running: bool = False  # as far as the watch has told
     was_waiting: bool = False  # when the session was given up
 
@@ -100,8 +101,12 @@ class OpenSession:
         work = shared_loop().task(self._follow(attempt, end))
         self._works.add(work)
         work.add_done_callback(lambda _: self._forget(attempt, work))
-        left = end + GRACE_S - time.monotonic()
-        await asyncio.wait((work, attempt.error), timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+        ends = (work, attempt.error)
+        for late_s in (0.0, GRACE_S):
+            left = max(0.0, end + late_s - time.monotonic())
+            done, _ = await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if done or not await self._has_begun(attempt):
+                break
         if work.done():
             return self._outcome(work, attempt)
         if not attempt.error.done():
@@ -138,6 +143,17 @@ class OpenSession:
         if not self.tries:
             self.watch.rest()
 
+    async def _has_begun(self, attempt: Try) -> bool:
+        """A watch does not always tell; one that waits at its deadline has nothing more to report."""
+        if attempt.is_running or not attempt.task_id:
+            return attempt.is_running
+        try:
+            task = await self._get_task(attempt.task_id)
+        except ClusterError as error:
+            _log.info("%s: cannot look at it at its deadline: %s", attempt.call.label, error)
+            return False
+        return task is not None and task.status.state != wire.TASK_PENDING
+
     def _told(self, try_id: str | None, error: ClusterError) -> None:
         """News from the watch: about one try, or about all."""
         if try_id is None:
@@ -152,10 +168,9 @@ class OpenSession:
     # -- one task --------------------------------------------------------------------------------------------------
 
     async def _follow(self, attempt: Try, end: float) -> dict[str, Any]:
-        created = await self._submit(attempt, end)
-        task_id = created.metadata.id
+        attempt.task_id = (await self._submit(attempt, end)).metadata.id
         while True:
-            task = await self._watch(attempt, task_id) or await self._get_task(task_id)
+            task = await self._watch(attempt) or await self._get_task(attempt.task_id)
             if task is not None and task.status.state in wire.TASK_TERMINAL:
                 break
             await asyncio.sleep(BROKEN_WATCH_PAUSE_S)
@@ -187,13 +202,13 @@ class OpenSession:
             "barrier": request.barrier,
         }
 
-    async def _watch(self, attempt: Try, task_id: str) -> Any:
+    async def _watch(self, attempt: Try) -> Any:
         """Watched in slices, with a look at the task itself after each: a stream that breaks, ends early or falls
 
         silent (the session manager restarted, a connection lost without a word) costs one slice at most.
         """
         try:
-            return await self.frontend.watch(self.plan.id, task_id, WATCH_SLICE_S, attempt.began)
+            return await self.frontend.watch(self.plan.id, attempt.task_id, WATCH_SLICE_S, attempt.began)
         except DeadlineError:
             return None
         except RefusedError as error:
