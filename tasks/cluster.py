@@ -16,6 +16,7 @@ from seeker.cluster.client import Call, Cluster, Service, open_cluster
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
+from seeker.presets import locate
 from seeker.runs import Json, RunDirectory
 from seeker.types import Question
 
@@ -102,7 +103,7 @@ def start_rollouts(
     return cluster.start(
         name,
         target=target,
-        config={"run": config.model_dump(mode="json"), "index": str(index)},
+        config={"run": _for_executors(config), "index": str(index)},
         resources=config.cluster.rollout_resources,
         executors=config.cluster.rollouts,
         release_s=config.cluster.rollout_release_s,
@@ -130,12 +131,23 @@ def start_trainer(cluster: Cluster, run: RunDirectory, name: str, target: str = 
     return cluster.start(
         name,
         target=target,
-        config={"run": run.config.model_dump(mode="json"), "run_dir": str(run.root.resolve())},
+        config={"run": _for_executors(run.config), "run_dir": str(run.root.resolve())},
         resources=settings.trainer_resources,
         executors=1,
         release_s=settings.trainer_release_s,
         env=_threads(settings.trainer_threads),
     )
+
+
+def _for_executors(config: RunConfig) -> Json:
+    """The configuration as JSON, with a policy of the project named by its whole path.
+
+    An executor whose code was sent to it stands in another folder.
+    """
+    path = locate(config.policy.path)
+    found = str(Path(path).resolve()) if Path(path).is_dir() else path
+    policy = config.policy.model_copy(update={"path": found})
+    return config.model_copy(update={"policy": policy}).model_dump(mode="json")
 
 
 def _threads(number: int) -> dict[str, str]:
