@@ -18,7 +18,7 @@ PIP := -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 export OMP_NUM_THREADS ?= 1
 export PIP_PROGRESS_BAR := off
 
-.PHONY: help setup train test conformance lint types drill bench learning clean
+.PHONY: help setup train serve test conformance lint types drill bench learning clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ $(EXECUTOR)/.ready: $(ENVIRONMENTS)/executor.txt $(ENVIRONMENTS)/executor-constr
 
 train: setup ## Prepare, train, evaluate and export with the laptop preset (OUT=dir, FLAGS="--seed 2 ...")
 	$(DRIVER)/bin/seeker train --preset laptop $(if $(OUT),--out $(OUT)) $(FLAGS)
+
+serve: setup ## Prefect's server, a worker and the deployments on this machine (FLAGS="--port 4201")
+	@exec $(DRIVER)/bin/seeker serve $(FLAGS)
 
 test: setup ## Run the default test suite
 	$(DRIVER)/bin/python -m pytest $(FLAGS)

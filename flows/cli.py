@@ -101,6 +101,8 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         ("evaluate", "evaluate a policy version of a run on held-out or other questions", _add_evaluate),
         ("export", "write a policy version of a run as a Hugging Face folder", _add_export),
         ("show", "look at a run, finished or not", _add_show),
+        ("pause", "stop a run after its next commit, to be gone on with", _add_run),
+        ("serve", "run Prefect's server, a worker and the deployments on this machine", _add_serve),
         ("cluster", "start, look at, clean up or end a cluster that flows share", add_cluster),
     ):
         commands[name] = subparsers.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
@@ -197,6 +199,11 @@ def _add_show(parser: _Parser) -> None:
     )
     parser.add_argument("--html", metavar="FILE", help="also write a page that needs nothing else")
     parser.add_argument("--png", metavar="FILE", help="also write the curves as a picture")
+
+
+def _add_serve(parser: _Parser) -> None:
+    parser.add_argument("--port", type=_whole_number(1), metavar="N", help="port of the pages (default: 4200 or any)")
+    parser.add_argument("--home", metavar="DIR", help="database, results and logs (default: .prefect in the project)")
 
 
 def _add_run(parser: _Parser, text: str = "a run directory, or the id of a run in runs/") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from seeker.questions import check_inputs, check_source
 from seeker.retrieval.words import make_words
 from seeker.runs import check_out, fork_run, load_run, wanted_version
 from seeker.runs.listing import list_runs
+from seeker.runs.pausing import request_pause
 from seeker.show.listing import print_runs
 from seeker.show.reading import find_run, read_run
 from seeker.show.samples import read_samples
@@ -94,6 +96,21 @@ def export(arguments: Namespace) -> None:
         done = flows.export(flows.ExportRequest(run=str(root), version=arguments.version, out=arguments.out))
     print(f"policy version {done['policy_version']} exported to {done['path']}")
     print(f"reloaded by transformers: the same {done['compared_tokens']} tokens on greedy questions")
+
+
+def pause(arguments: Namespace) -> None:
+    root = find_run(arguments.run)
+    request_pause(root)
+    print(f"{root} stops after its next commit; go on with it: seeker resume {shlex.quote(arguments.run)}")
+
+
+def serve(arguments: Namespace) -> None:
+    from flows.serving.place import Place, default_place
+    from flows.serving.supervisor import Supervisor, choose_port
+
+    place = Place(Path(arguments.home).resolve()) if arguments.home else default_place()
+    with place.hold():
+        Supervisor(place, choose_port(arguments.port), say=partial(print, flush=True)).run()
 
 
 def show(arguments: Namespace) -> None:

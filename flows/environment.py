@@ -1,8 +1,8 @@
 """Where Prefect keeps its files, and how it behaves under a command.
 
-Without `PREFECT_API_URL` flows report to a server of their own on this machine, whose files live in `.prefect/` inside
-the project: no cloud profile of the user is read and none is changed. With `PREFECT_API_URL` the user's server, home
-and profile are used as they are.
+Without `PREFECT_API_URL` flows report to a server on this machine whose files live in `.prefect/` inside the project:
+the one that `seeker serve` runs there, else one of their own. No cloud profile of the user is read and none is changed.
+With `PREFECT_API_URL` the user's server, home and profile are used as they are.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 from flows.server import await_server, start_server
+from flows.serving.place import default_place
 from flows.settings import server_settings
 from seeker.errors import InfrastructureError, SeekerError
-from seeker.presets import project_root
 
 # Four task runs a step at INFO would bury the one line a step that the loop prints.
 COMMAND_SETTINGS = {"PREFECT_LOGGING_LEVEL": "WARNING"}
@@ -49,7 +49,7 @@ def flow_environment(module: str) -> Iterator[ModuleType]:
 
 
 def prepare_environment(environ: MutableMapping[str, str] | None = None) -> Path | None:
-    """Point Prefect at the project's private home; the home, or None where a server is named already.
+    """Point Prefect at the project's private home; the home, or None where a server is there already.
 
     Values that the user set keep their value, except the home, profile and credentials of another server. Prefect reads
     them when it is imported, so this comes first.
@@ -57,15 +57,22 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> Path
     environ = os.environ if environ is None else environ
     if environ.get("PREFECT_API_URL"):
         return None
-    home = project_root() / ".prefect"
+    place = default_place()
+    home, served = place.home, place.served()
     home.mkdir(parents=True, exist_ok=True)
+    secret = environ.get("PREFECT_API_AUTH_STRING")
     for name in FOREIGN:
         environ.pop(name, None)
     for name, value in {**server_settings(), **COMMAND_SETTINGS}.items():
         environ.setdefault(name, value)
     environ["PREFECT_HOME"] = str(home)
     environ["PREFECT_RESULTS_LOCAL_STORAGE_PATH"] = str(home / "storage")
-    return home
+    if served is None:
+        return home
+    environ["PREFECT_API_URL"] = served.url
+    if secret:
+        environ["PREFECT_API_AUTH_STRING"] = secret
+    return None
 
 
 @contextmanager

@@ -1,23 +1,25 @@
 """Evaluation of any policy version of a run, or of a plain policy folder, on any question set.
 
 Everything is read from the run directory, so the run need not be alive. Doing it again with the same policy, questions
-and protocol returns the stored evaluation at once.
+and protocol returns the stored evaluation at once. Without a run, the missing evaluations of all runs are done.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from prefect import flow
 
+from flows.missing import find_missing, heldout_of, run_folders
 from flows.names import flow_run_name
 from flows.prepare import prepare, prepared_again
 from flows.progress import print_evaluations
 from seeker.cluster.client import Cluster, Service
 from seeker.config import ClusterConfig, Positive, RunConfig, Section
-from seeker.errors import ConfigError, LockedError
+from seeker.errors import ConfigError, LockedError, SeekerError
 from seeker.questions import load_questions, read_questions
 from seeker.runs import Json, load_run, published_manifest, wanted_version, write_metrics, writer_lock
+from seeker.show.reading import find_run
 from tasks.cluster import open_flow_cluster, start_rollouts
 from tasks.counting import counting
 from tasks.evaluation import Bench, Candidate, Mode, QuestionSet, evaluate_policy
@@ -27,10 +29,10 @@ from tasks.identity import policy_digest, run_digests
 class EvaluateRequest(Section):
     """What to evaluate.
 
-    Example: ``EvaluateRequest(run="runs/demo", version=10)``: version 10 on the run's own held-out questions, greedy.
+    Example: ``EvaluateRequest(run="demo", version=10)``: version 10 on the run's own held-out questions, greedy.
     """
 
-    run: str  # a run directory, or a policy folder in transformers' layout
+    run: str  # a run in runs/, a run directory, or a policy folder in transformers' layout
     version: int | None = None  # of a run; the latest when absent
     questions: str | None = None  # a question file; the held-out questions when absent
     num_questions: Positive | None = None
@@ -52,21 +54,58 @@ class _Subject:
 
 
 @flow(name="evaluate", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
-def evaluate(request: EvaluateRequest) -> list[Json]:
-    """Evaluate; one result a mode, as written to `evaluations/`."""
-    subject = _run_subject(request) if (Path(request.run) / "run.json").is_file() else _folder_subject(request)
+def evaluate(request: EvaluateRequest | None = None) -> list[Json]:
+    """Evaluate one policy, or what is missing in all runs; the evaluations as written to `evaluations/`.
+
+    Args:
+        request: Which policy, on which questions. Absent: every run in runs/ that nobody writes, wherever an evaluation
+            that was due, or that of its latest version, is missing.
+    """
+    if request is None:
+        return _catch_up(Path("runs"))
+    is_folder = (Path(request.run) / "config.json").is_file()
+    subject = _folder_subject(request) if is_folder else _run_subject(request)
     questions = _questions(request, subject)
-    with open_flow_cluster(subject.config, subject.root / "logs") as cluster:
-        rollouts = start_rollouts(
-            cluster, subject.config, Path(subject.prepared["index"]), f"evaluate-{subject.root.name}"
-        )
+    done = _evaluate_all(subject, questions, [(subject.candidate, mode) for mode in request.modes])
+    print(f"results and trajectories: {subject.root / 'evaluations'}")
+    return done
+
+
+def _catch_up(folder: Path) -> list[Json]:
+    """The missing evaluations of every run in `folder`. A run that fails does not keep the others from theirs."""
+    done: list[Json] = []
+    failures: list[SeekerError] = []
+    for root in run_folders(folder):
         try:
-            done = [_evaluate(subject, cluster, rollouts, questions, mode) for mode in request.modes]
+            missing = find_missing(root)
+            if missing:
+                subject = _run_subject(EvaluateRequest(run=str(root)))
+                print(f"{root}: {len(missing)} evaluations are missing")
+                done += _evaluate_all(subject, heldout_of(load_run(root), subject.prepared), missing)
+        except SeekerError as error:
+            print(f"{root}: {error}")
+            failures.append(error)
+    if not done:
+        print(f"nothing is missing in {folder}/" if not failures else "nothing was evaluated")
+    if failures:
+        raise failures[0]
+    return done
+
+
+def _evaluate_all(subject: _Subject, questions: QuestionSet, wanted: list[tuple[Candidate, Mode]]) -> list[Json]:
+    """Evaluate on executors of their own, gone at the end."""
+    with open_flow_cluster(subject.config, subject.root / "logs") as cluster:
+        index = Path(subject.prepared["index"])
+        rollouts = start_rollouts(cluster, subject.config, index, f"evaluate-{subject.root.name}")
+        try:
+            done = [
+                _evaluate(replace(subject, candidate=candidate), cluster, rollouts, questions, mode)
+                for candidate, mode in wanted
+            ]
         finally:
             rollouts.close()
     _refresh_metrics(subject.root)
     print_evaluations(done)
-    print(f"results and trajectories: {subject.root / 'evaluations'}")
     return done
 
 
@@ -97,7 +136,7 @@ def _evaluate(subject: _Subject, cluster: Cluster, rollouts: Service, questions:
 
 def _run_subject(request: EvaluateRequest) -> _Subject:
     """A committed version of a run, loaded from the run directory's own anchors and deltas."""
-    run = load_run(Path(request.run))
+    run = load_run(find_run(request.run))
     version = wanted_version(run, request.version)
     told = run.describe()
     config = run.config.model_copy(update={"cluster": request.cluster or run.config.cluster})

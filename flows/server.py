@@ -74,8 +74,14 @@ def serve(descriptor: int, application: str) -> None:
     server.run(sockets=[socket.socket(fileno=descriptor)])
 
 
+def wait_for_end_of_input() -> None:
+    """Return when whoever started this process is gone. Not through `sys.stdin`, whose lock spoils a sudden exit."""
+    while os.read(0, 4096):
+        pass
+
+
 def _leave_at_end_of_input(server: object) -> None:
-    sys.stdin.buffer.read()
+    wait_for_end_of_input()
     server.should_exit = True  # type: ignore[attr-defined]
     time.sleep(STOP_DEADLINE_S / 2)
     os._exit(0)  # open connections, or a start-up that has not come far enough to see the flag

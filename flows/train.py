@@ -12,6 +12,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.due import is_checkpoint_due, modes_due
 from flows.names import flow_run_name
 from flows.orders import Order
 from flows.prepare import prepare
@@ -31,7 +32,7 @@ from tasks.cluster import (
     start_trainer,
     use_session,
 )
-from tasks.evaluation import Mode, evaluate_version
+from tasks.evaluation import evaluate_version
 from tasks.identity import run_digests
 from tasks.publishing import publish, publish_held
 from tasks.reports import report
@@ -154,16 +155,3 @@ def _after_commit(session: Session, version: int, progress: StepProgress) -> Non
         write_metrics(session.run)
         report(str(session.run.root))
     session.step_started += time.perf_counter() - spent
-
-
-def is_checkpoint_due(config: RunConfig, version: int) -> bool:
-    """Every so many steps and at the end; the start is in the policy folder."""
-    return version > 0 and (version % config.checkpoint.every == 0 or version == config.steps)
-
-
-def modes_due(config: RunConfig, version: int) -> list[Mode]:
-    """Greedy at the start, every so many steps and at the end; at both ends also sampled."""
-    settings = config.evaluation
-    at_end = version in (0, config.steps)
-    greedy = at_end or (settings.every > 0 and version % settings.every == 0)
-    return (["greedy"] if greedy else []) + (["sampled"] if at_end and settings.sampled else [])

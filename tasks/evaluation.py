@@ -87,19 +87,11 @@ def session_bench(session: Session) -> Bench:
 
 def evaluate_policy(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: Mode) -> Json:
     """The evaluation, from its file when it was done before with the same policy, questions and protocol."""
+    identity = evaluation_identity(bench.config, bench.facts, candidate, questions, mode)
+    before = stored_evaluation(bench.root, identity)
+    if before is not None:
+        return before
     path = evaluation_path(bench.root, candidate.version, questions.name, mode)
-    identity = {
-        "policy_version": candidate.version,
-        "policy_digest": candidate.digest,
-        "set": questions.name,
-        "mode": mode,
-        "questions_digest": questions.digest,
-        "protocol": resolved_protocol(bench.config, bench.facts, mode, len(questions.questions)),
-    }
-    if path.is_file():
-        before = read_json(path)
-        if all(before.get(name) == value for name, value in identity.items()):
-            return before
     started = time.perf_counter()
     trajectories = _roll_out(bench, candidate, questions, mode)
     answered = [question for question in questions.questions if question.id in trajectories]
@@ -114,6 +106,29 @@ def evaluate_policy(bench: Bench, candidate: Candidate, questions: QuestionSet, 
     }
     write_json(path, evaluation)
     return evaluation
+
+
+def evaluation_identity(
+    config: RunConfig, facts: Json, candidate: Candidate, questions: QuestionSet, mode: Mode
+) -> Json:
+    """What makes two evaluations the same one: policy, questions and everything that moves a score."""
+    return {
+        "policy_version": candidate.version,
+        "policy_digest": candidate.digest,
+        "set": questions.name,
+        "mode": mode,
+        "questions_digest": questions.digest,
+        "protocol": resolved_protocol(config, facts, mode, len(questions.questions)),
+    }
+
+
+def stored_evaluation(root: Path, identity: Json) -> Json | None:
+    """The evaluation with this identity, when it was done before."""
+    path = evaluation_path(root, identity["policy_version"], identity["set"], identity["mode"])
+    if not path.is_file():
+        return None
+    before = read_json(path)
+    return before if all(before.get(name) == value for name, value in identity.items()) else None
 
 
 def evaluation_path(root: Path, version: int, name: str, mode: Mode) -> Path:
