@@ -14,7 +14,8 @@ that holds more than its share or, for a session that has nothing and has waited
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from seeker.cluster.resources import Resources
@@ -102,25 +103,24 @@ def patience_s(waited_s: float) -> float:
 def make_plan(standings: Sequence[Standing], room: Room) -> Plan:
     plan = Plan()
     now = {each.id: each for each in standings}
-    free, starting = room.free, room.starting
-    passed_over: list[_Wish] = []
-    todo = list(now)
+    left, starting = room.free, room.starting  # left: what no session that was passed over waits for
+    waiting: list[_Wish] = []
+    todo = [(_rank(each, room.capacity), place, each.id) for place, each in enumerate(standings) if next_batch(each)]
+    heapq.heapify(todo)
     while todo:
-        standing = min((now[key] for key in todo), key=lambda each: _rank(each, room.capacity))
-        wish = _Wish(standing, next_batch(standing))
-        if (
-            wish.count
-            and wish.may_start(starting, room.max_starting)
-            and wish.fits(_unreserved(free, passed_over, room))
-        ):
-            plan.starts.append((standing.id, wish.count))
-            now[standing.id] = replace(standing, held=standing.held + wish.count)
-            free, starting = _less(free, wish.needs), starting + wish.count
-            continue
-        todo.remove(standing.id)
-        if wish.count:
-            passed_over.append(wish)
-    waiting = [wish for wish in passed_over if not wish.fits(_unreserved(free, passed_over, room, wish))]
+        _, place, key = heapq.heappop(todo)
+        wish = _Wish(now[key], next_batch(now[key]))
+        if wish.fits(left) and wish.may_start(starting, room.max_starting):
+            plan.starts.append((key, wish.count))
+            starting += wish.count
+            now[key] = replace(wish.standing, held=wish.standing.held + wish.count)
+            if next_batch(now[key]):
+                heapq.heappush(todo, (_rank(now[key], room.capacity), place, key))
+        elif not wish.fits(left):
+            waiting.append(wish)
+        if now[key].held > wish.standing.held or wish.reserves(room):
+            left = _less(left, wish.needs)
+    free = _less(room.free, _total(_times(now[key].each, count) for key, count in plan.starts))
     plan.waits = {wish.standing.id: _reason(wish, room, free) for wish in waiting}
     plan.claims = _claims(waiting, now, _plus(free, room.coming), room)
     return plan
@@ -170,16 +170,6 @@ class _Wish:
 def _rank(each: Standing, capacity: Resources) -> tuple[float, ...]:
     share = _share(_times(each.each, each.held), capacity)
     return (-each.priority, each.calls == 0, not each.is_incomplete, share, -each.waited_s)
-
-
-def _unreserved(free: Resources, passed_over: list[_Wish], room: Room, until: _Wish | None = None) -> Resources:
-    """What is left of `free` when every session that was passed over (before `until`) has got its wish."""
-    for wish in passed_over:
-        if wish is until:
-            break
-        if wish.reserves(room):
-            free = _less(free, wish.needs)
-    return free
 
 
 def _reason(wish: _Wish, room: Room, free: Resources) -> str:
@@ -261,6 +251,13 @@ def _share(held: Resources, capacity: Resources) -> float:
 
 def _plus(one: Resources, other: Resources) -> Resources:
     return Resources(one.cpu + other.cpu, one.memory_bytes + other.memory_bytes, one.gpu + other.gpu)
+
+
+def _total(parts: Iterable[Resources]) -> Resources:
+    total = Resources(0, 0, 0)
+    for each in parts:
+        total = _plus(total, each)
+    return total
 
 
 def _less(one: Resources, other: Resources) -> Resources:
