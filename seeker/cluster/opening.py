@@ -18,7 +18,7 @@ from seeker.cluster.lease import Lease
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.cluster.opened import OpenSession
 from seeker.cluster.resources import Resources, resources_of
-from seeker.cluster.session import CANCEL_NAME, CONTEXT_NAME, ApplicationPlan, SessionPlan, runner_context
+from seeker.cluster.session import CANCEL_NAME, CONTEXT_NAME, ApplicationPlan, SessionPlan, context_object
 from seeker.cluster.session_watch import PARKED_NAME
 from seeker.cluster.settings import ClusterSettings
 from seeker.cluster.shipping import Code, code_of, ship
@@ -86,7 +86,7 @@ class Opener:
         self._code.add(code.digest)
         ship(code, self.objects)
         setup = self._setup(service, plan, code)
-        context = self.objects.put(plan.prefix, runner_context(setup), CONTEXT_NAME)
+        context = self.objects.put(plan.prefix, context_object(setup), CONTEXT_NAME)
         self.objects.put(plan.prefix, pickle.dumps({}), PARKED_NAME)
         self._open_session(service.application, plan, context)
         ship(code, self.objects)  # another driver may have removed it before it could see our lease

@@ -1,6 +1,7 @@
 """What one service asks of the cluster: an application for its environment, a session for its run.
 
-Opened below `flamepy.runner.Runner`, with a `RunnerContext` of our own whose object is the starter class.
+Opened below `flamepy.runner.Runner`: the application's command is a program of our own (`starter/boot.py`), and the
+session's common data, which every list of sessions carries, only names the object with the starter's sources and setup.
 """
 
 from __future__ import annotations
@@ -16,21 +17,16 @@ from typing import Any
 from seeker.cluster import wire
 from seeker.cluster.objects import ObjectHandle
 from seeker.cluster.resources import Resources
-from seeker.cluster.starter import loader
-from seeker.cluster.untyped import bson
+from seeker.cluster.starter import boot
+from seeker.cluster.starter.boot import INLINE_REPLY
+from seeker.errors import ClusterError
 
 STARTER_MODULES = (
     *("running", "store", "channel", "processes", "folder", "log", "gpus", "code", "gang", "node"),
     *("process", "watch", "host", "starter"),
 )
-RUNNER_ARGUMENTS = ("-m", "flamepy.runner.runpy")
-CONTEXT_NAME, CANCEL_NAME = "runner-context", "cancel"
-
-_CLOUDPICKLE_PREFIX = b"FLM\x00"  # how the SDK marks a pickled payload in the object cache
-_TYPES = "__import__('flamepy.runner.types', fromlist=['types'])"
-_STARTER = "(lambda space: (exec(loader, space), space['load'](sources).configured(setup))[1])({})"
-_RUNNER_CONTEXT = f"{_TYPES}.RunnerContext(execution_object={_STARTER}, autoscale=False, warmup=1)"
-_RUNNER_REQUEST = f"{_TYPES}.RunnerRequest(method='call', args=(request,))"
+ARGUMENTS = ("-c", inspect.getsource(boot))
+CONTEXT_NAME, CANCEL_NAME = "context", "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class ApplicationPlan:
 
     @property
     def name(self) -> str:
-        text = json.dumps([self.python, RUNNER_ARGUMENTS, self.environment, self.release_s])
+        text = json.dumps([self.python, ARGUMENTS, self.environment, self.release_s])
         return f"seeker-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def to_wire(self) -> Any:
@@ -54,7 +50,7 @@ class ApplicationPlan:
             shim=0,
             description="Seeker service executors",
             command=self.python,
-            arguments=RUNNER_ARGUMENTS,
+            arguments=ARGUMENTS,
             environments=[wire.types.Environment(name=key, value=value) for key, value in self.environment],
             delay_release=self.release_s,
         )
@@ -80,30 +76,16 @@ class SessionPlan:
         resreq = wire.types.ResourceRequirement(
             cpu=self.resources.cpu, memory=self.resources.memory_bytes, gpu=self.resources.gpu
         )
-        reference = {"endpoint": context.endpoint, "key": context.key, "version": context.version}
+        reference = json.dumps({"endpoint": context.endpoint, "key": context.key})
         spec = wire.types.SessionSpec(
             application=self.application,
-            common_data=bson.encode(reference),
+            common_data=reference.encode(),
             min_instances=self.executors,
             max_instances=self.max_executors,
             batch_size=self.executors if self.gang else 1,
             resreq=resreq,
         )
         return wire.frontend.OpenSessionRequest(session_id=self.id, session=spec)
-
-
-class Expression:
-    """Pickles as a Python expression that is evaluated where it is unpickled.
-
-    So the SDK's types are named without importing the SDK here (half a second), and code travels as source.
-    """
-
-    def __init__(self, text: str, **names: Any) -> None:
-        self._text = text
-        self._names = names
-
-    def __reduce__(self) -> tuple[Any, tuple[str, dict[str, Any]]]:
-        return eval, (self._text, self._names)
 
 
 def starter_sources() -> dict[str, str]:
@@ -113,18 +95,18 @@ def starter_sources() -> dict[str, str]:
     return {name: package.joinpath(name.replace(".", "/") + ".py").read_text("utf-8") for name in names}
 
 
-def runner_context(setup: dict[str, Any]) -> bytes:
-    """The session's common data object: a `RunnerContext` that holds the starter class, by its source."""
-    context = Expression(_RUNNER_CONTEXT, loader=inspect.getsource(loader), sources=starter_sources(), setup=setup)
-    return _CLOUDPICKLE_PREFIX + pickle.dumps(pickle.dumps(context))
+def context_object(setup: dict[str, Any]) -> bytes:
+    """What an executor fetches when it enters the session: the starter's sources and its setup."""
+    return json.dumps({"sources": starter_sources(), "setup": setup}).encode()
 
 
 def pickle_request(request: dict[str, Any]) -> bytes:
-    """The input of a call: the starter's one method, its request inside a dict so that it is not taken for a ref."""
-    return pickle.dumps(Expression(_RUNNER_REQUEST, request=request))
+    """The input of a call: the argument of the starter's one method."""
+    return pickle.dumps(request)
 
 
-def unpickle_reply(data: memoryview) -> dict[str, Any]:
-    """The starter's reply, as the SDK put it into the object cache."""
-    payload = data[len(_CLOUDPICKLE_PREFIX) :] if bytes(data[:4]) == _CLOUDPICKLE_PREFIX else data
-    return pickle.loads(payload)
+def unpickle_reply(output: bytes) -> dict[str, Any]:
+    """The starter's reply, of a task's output."""
+    if not output.startswith(INLINE_REPLY):
+        raise ClusterError(f"a task's output of {len(output)} bytes is no reply of a starter")
+    return pickle.loads(memoryview(output)[len(INLINE_REPLY) :])

@@ -103,7 +103,7 @@ def test_nothing_is_left_behind(cluster: Cluster) -> None:
     for call in gather([service.call("echo", number, deadline_s=30) for number in range(5)], 30):
         call.result()
     endpoint = cluster.describe()["cache_endpoint"]
-    own = [f"{service.prefix}/{name}" for name in ("parked", "runner-context")]
+    own = [f"{service.prefix}/{name}" for name in ("context", "parked")]
     wait_until(lambda: object_keys(endpoint, service.prefix) == own, 5, "results are deleted")
     pid = service.call("about", deadline_s=30).result()["parent"]
     service.close()

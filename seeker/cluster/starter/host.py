@@ -63,11 +63,16 @@ class Host:
         except Failure as failure:
             return self._reply(_report(failure))
 
-    def end(self) -> None:
-        """End the process and the watch."""
+    def end(self, seconds: float = 10.0) -> None:
+        """End the watch and the process; a call that is in the way for so long does not keep it."""
         self._watch.end()
-        with self._lock:
-            self._end_process()
+        if self._lock.acquire(timeout=seconds):
+            try:
+                self._end_process()
+            finally:
+                self._lock.release()
+        else:
+            self._kill()
 
     # -- one call --------------------------------------------------------------------------------------------------
 

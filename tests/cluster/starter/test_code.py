@@ -235,11 +235,11 @@ def test_which_devices_there_are(tmp_path: Path) -> None:
 
 def test_sources_are_shipped_whole_and_need_the_standard_library() -> None:
     shipped = sessions.starter_sources()
-    files = {path.stem for path in STARTER.glob("*.py")} - {"__init__", "loader"}
+    files = {path.stem for path in STARTER.glob("*.py")} - {"__init__", "boot"}
     assert {name.rpartition(".")[2] for name in shipped} == files | {"archive"}
     assert list(shipped)[-1] == "starter.starter"
     seen: set[str] = set()
-    for name, source in {**shipped, "loader": (STARTER / "loader.py").read_text()}.items():
+    for name, source in {**shipped, "boot": (STARTER / "boot.py").read_text()}.items():
         module = ast.parse(source, feature_version=(3, 10))
         for node in ast.walk(module):
             if isinstance(node, ast.Import):
@@ -255,7 +255,7 @@ def test_sources_are_shipped_whole_and_need_the_standard_library() -> None:
 PROBE = """
 import json, pickle, sys
 space = {}
-exec(json.load(open(sys.argv[1]))["loader"], space)
+exec(json.load(open(sys.argv[1]))["boot"], space)
 starter = space["load"](json.load(open(sys.argv[1]))["sources"])
 setup = {"name": "probe", "cache_endpoint": "grpc://127.0.0.1:9", "cancel_key": "a/b/cancel", "prefix": "a/b",
          "code_root": "/no/such", "target": "a:B", "log_dir": None}
@@ -277,7 +277,7 @@ def _pythons() -> Iterator[str]:
 @pytest.mark.parametrize("python", list(_pythons()))
 def test_sources_run_on_other_pythons(python: str, tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(PROBE)
-    sources = {"loader": (STARTER / "loader.py").read_text(), "sources": sessions.starter_sources()}
+    sources = {"boot": (STARTER / "boot.py").read_text(), "sources": sessions.starter_sources()}
     (tmp_path / "sources.json").write_text(json.dumps(sources))
     line = [python, "-I", str(tmp_path / "probe.py"), str(tmp_path / "sources.json")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, cwd=tmp_path)
