@@ -37,6 +37,10 @@ class Member:
             "parent": os.getppid(),
         }
 
+    def pause(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
     def die(self, rank: int, of: str = "service") -> None:
         """One rank's process ends; the others wait as in a collective."""
         if self.rank == rank:
