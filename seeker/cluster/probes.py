@@ -14,13 +14,13 @@ from seeker.cluster import wire
 from seeker.cluster.client import open_cluster
 from seeker.cluster.doctor import Finding, clock_finding, version_finding
 from seeker.cluster.frontend import FrontendClient
-from seeker.cluster.objects import FlightObjects
+from seeker.cluster.objects import ObjectHandle, ObjectStore
 from seeker.cluster.settings import ClusterSettings
 from seeker.errors import ClusterError, ObjectMissingError
 
 FLAMEPY = "0.6.0"
 PROBE_DEADLINE_S = 120.0
-_SHARD_BYTES = 64 * 2**20
+SHARD_BYTES = 64 * 2**20
 _NAME = "seeker-doctor"
 
 
@@ -42,30 +42,36 @@ def probe_clock(frontend: FrontendClient) -> list[Finding]:
     return clock_finding(found.status.creation_time / 1000 - middle)
 
 
-def probe_cache(objects: FlightObjects, num_bytes: int) -> list[Finding]:
+def probe_cache(objects: ObjectStore, num_bytes: int) -> list[Finding]:
     """Write more than a cache without disk storage keeps, and read all of it back."""
     prefix = f"{_NAME}/{secrets.token_hex(4)}"
-    seed = secrets.token_bytes(64)
-    sizes = [min(_SHARD_BYTES, num_bytes - start) for start in range(0, num_bytes, _SHARD_BYTES)]
-    shards = [hashlib.shake_256(seed + bytes([place % 256])).digest(2**20) for place in range(len(sizes))]
-    lost = 0
+    sizes = [min(SHARD_BYTES, num_bytes - start) for start in range(0, num_bytes, SHARD_BYTES)]
     try:
-        handles = [
-            objects.put(prefix, (shard * (size // len(shard) + 1))[:size])
-            for shard, size in zip(shards, sizes, strict=True)
-        ]
-        for handle, shard in zip(handles, shards, strict=True):
-            try:
-                lost += bytes(objects.get(handle)[: len(shard)]) != shard[: len(objects.get(handle))]
-            except ObjectMissingError:
-                lost += 1
+        handles = [objects.put(prefix, _shard(place, size)) for place, size in enumerate(sizes)]
+        num_lost = sum(
+            not _is_whole(objects, handle, _shard(place, size))
+            for place, (handle, size) in enumerate(zip(handles, sizes, strict=True))
+        )
     finally:
         objects.delete(prefix)
-    if not lost:
+    if not num_lost:
         return [Finding("note", f"the object cache kept all of {num_bytes} bytes")]
-    text = f"the object cache lost {lost} of {len(sizes)} objects ({num_bytes} bytes in all)"
+    text = f"the object cache lost {num_lost} of {len(sizes)} objects ({num_bytes} bytes in all)"
     remedy = "give it disk storage (cache.storage: a path) or a larger memory limit: published policies would be lost"
     return [Finding("wrong", text, remedy)]
+
+
+def _shard(place: int, size: int) -> bytes:
+    """Other bytes for each place, which no compression makes small."""
+    block = hashlib.shake_256(place.to_bytes(4)).digest(2**20)
+    return (block * (size // len(block) + 1))[:size]
+
+
+def _is_whole(objects: ObjectStore, handle: ObjectHandle, data: bytes) -> bool:
+    try:
+        return bytes(objects.get(handle)) == data
+    except ObjectMissingError:
+        return False
 
 
 def probe_executor(settings: ClusterSettings) -> list[Finding]:

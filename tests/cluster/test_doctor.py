@@ -19,13 +19,17 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from seeker.cluster import probes
 from seeker.cluster.client import Cluster
 from seeker.cluster.doctor import clock_finding, examine, examine_leases, version_finding
 from seeker.cluster.leftovers import LeaseRecord
 from seeker.cluster.listing import ExecutorState, Listing, NodeState, SessionState
+from seeker.cluster.objects import Buffer, ObjectHandle
 from seeker.cluster.resources import Resources
 from seeker.cluster.waiting import why_waiting
-from tests.cluster.conftest import object_keys
+from tests.cluster.conftest import object_keys, wait_until
+from tests.cluster.raw import BINDING, UNBINDING, RawCluster, raw_cluster
+from tests.fakes import MemoryObjects
 
 NOW = 1_700_000_000.0
 ONE = Resources(1, 2**30, 0)
@@ -159,21 +163,74 @@ def test_on_a_cluster(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def _applications(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert (
-        main(
-            [
-                "cluster",
-                "status",
-                "--json",
-                "--endpoint",
-                cluster.endpoint,
-                "--cache-endpoint",
-                cluster.describe()["cache_endpoint"],
-            ]
-        )
-        == 0
-    )
+    cache = cluster.describe()["cache_endpoint"]
+    arguments = ["cluster", "status", "--json", "--endpoint", cluster.endpoint, "--cache-endpoint", cache]
+    assert main(arguments) == 0
     return json.loads(capsys.readouterr().out)["applications"]
+
+
+def _examined(raw: RawCluster, capsys: pytest.CaptureFixture[str]) -> str:
+    endpoint, cache = raw.description["endpoint"], raw.description["cache_endpoint"]
+    arguments = ["--wait", "0.5", "--endpoint", endpoint, "--cache-endpoint", cache]
+    assert main(["cluster", "doctor", *arguments]) == 1
+    return capsys.readouterr().out
+
+
+def test_a_bricked_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    with raw_cluster("--faults", "engine", "--slots", "4") as raw:
+        application = raw.register("raw")
+        dead = raw.open(application, max_instances=1)
+        raw.watch(dead, raw.submit(dead, "exit"))
+        raw.close(dead)
+        raw.await_states(dead, [UNBINDING])
+        waiting = raw.open(application, max_instances=1)
+        raw.submit(waiting, "pid")
+        output = _examined(raw, capsys)
+    assert f"stays in Unbinding for session {dead}" in output
+    assert f"session {waiting} has 1 pending calls and no executor: executor " in output
+    assert output.endswith("2 things are wrong\n")
+
+
+def test_a_hanging_constructor_and_one_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with raw_cluster("--faults", "engine", "--slots", "2") as raw:
+        hanging = raw.open(raw.register("raw"), b"hang", max_instances=1)
+        raw.submit(hanging, "pid")
+        raw.await_states(hanging, [BINDING])
+        assert f"stays in Binding for session {hanging}" in _examined(raw, capsys)
+    with raw_cluster("--slots", "2") as raw:
+        failing = raw.open(raw.register("raw"), b"refuse", max_instances=1)
+        raw.submit(failing, "pid")
+        wait_until(
+            lambda: raw.session(failing).status.events[-1:] and raw.session(failing).status.events[-1].code == 1002,
+            20,
+            "it is given up",
+        )
+        oversize = raw.open("raw", cpu=64, max_instances=1)
+        output = _examined(raw, capsys)
+    assert "no executor: given up after bind failures" in output
+    assert "cannot enter this session" in output
+    assert f"session {oversize} asks for cpu=64" in output
+
+
+def test_a_cache_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "SHARD_BYTES", 2**20)
+
+    class Forgetful(MemoryObjects):
+        """Keeps the newest two objects."""
+
+        def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
+            handle = super().put(prefix, data, name)
+            kept.append(handle)
+            if len(kept) > 2:
+                self.delete(kept.pop(0).key)
+            return handle
+
+    kept: list[ObjectHandle] = []
+    num_bytes = 5 * 2**19
+    (lossy,) = probes.probe_cache(Forgetful(), num_bytes)
+    assert lossy.what == f"the object cache lost 1 of 3 objects ({num_bytes} bytes in all)"
+    (sound,) = probes.probe_cache(MemoryObjects(), num_bytes)
+    assert sound.kind == "note"
 
 
 def test_a_dead_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
