@@ -159,13 +159,15 @@ def micro_batches(lengths: Indices, max_tokens: int, layout: Layout = "padded") 
 def slice_for_rank(batch: Batch, rank: int, world: int) -> Indices:
     """The trajectories that `rank` of `world` trains on: each goes, long first, to the rank with the fewest tokens.
 
-    The slices of all ranks are disjoint and cover the batch. Example: lengths (5, 3, 3), 2 ranks: [0] and [1, 2].
+    Those without a trainable token cost nothing, since no pass is made over them. The slices of all ranks are disjoint
+    and cover the batch. Example: lengths (5, 3, 3), 2 ranks: [0] and [1, 2].
     """
     loads = [0] * world
     mine: list[int] = []
-    for index in np.argsort(-batch.lengths, kind="stable"):
+    costs = np.where(batch.trainable_lengths > 0, batch.lengths, 0)
+    for index in np.argsort(-costs, kind="stable"):
         lightest = loads.index(min(loads))
-        loads[lightest] += int(batch.lengths[index])
+        loads[lightest] += int(costs[index])
         if lightest == rank:
             mine.append(int(index))
     return np.array(sorted(mine), np.int64)

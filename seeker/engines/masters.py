@@ -10,18 +10,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seeker.config import OptimizerConfig
+from seeker.engines.buckets import BUCKET_BYTES, GradientBuckets
 from seeker.errors import CheckpointError
 from seeker.weights import bf16_bits
 
 
 class Masters:
-    """fp32 weights, their gradients and Adam's moments.
+    """fp32 weights, their gradients (see `buckets`) and Adam's moments.
 
     The model's own parameters always hold the bf16 rounding of the masters, in the compute dtype: what is trained is
     what is published.
     """
 
-    def __init__(self, model: torch.nn.Module, config: OptimizerConfig) -> None:
+    def __init__(self, model: torch.nn.Module, config: OptimizerConfig, bucket_bytes: int = BUCKET_BYTES) -> None:
         self.parameters = dict(model.named_parameters())
         self.weights = {
             name: parameter.detach().to(torch.float32, copy=True) for name, parameter in self.parameters.items()
@@ -34,8 +35,9 @@ class Masters:
             weight_decay=config.weight_decay,
             fused=True,
         )
-        for weight in self.weights.values():
-            weight.grad = torch.zeros_like(weight)
+        self.buckets = GradientBuckets(self.parameters, bucket_bytes)
+        for name, weight in self.weights.items():
+            weight.grad = self.buckets.views[name]
             self.optimizer.state[weight] = {
                 "step": torch.zeros((), device=weight.device),
                 "exp_avg": torch.zeros_like(weight),
@@ -45,7 +47,7 @@ class Masters:
 
     @property
     def gradients(self) -> list[Tensor]:
-        return [weight.grad for weight in self.weights.values() if weight.grad is not None]
+        return [self.buckets.views[name] for name in self.weights]
 
     @torch.no_grad()
     def publish_to_model_(self) -> None:
@@ -53,19 +55,10 @@ class Masters:
         for name, parameter in self.parameters.items():
             parameter.copy_(self.weights[name].to(torch.bfloat16))
 
-    @torch.no_grad()
-    def collect_gradients_(self) -> None:
-        """Add the gradients of the model's parameters to the masters' in fp32, and clear the former."""
-        for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
-                _grad(self.weights[name]).add_(parameter.grad)
-                parameter.grad = None
-
     def clear_gradients_(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
-        for gradient in self.gradients:
-            gradient.zero_()
+        self.buckets.clear_()
 
     @torch.no_grad()
     def gradient_norm(self) -> Tensor:
@@ -107,9 +100,3 @@ class Masters:
             tensor.copy_(saved[name])
         self.clear_gradients_()
         self.publish_to_model_()
-
-
-def _grad(weight: Tensor) -> Tensor:
-    if weight.grad is None:
-        raise RuntimeError("a master lost its gradient buffer")
-    return weight.grad

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeker.config import OptimizerConfig, RunConfig
+from seeker.engines.buckets import BUCKET_BYTES
 from seeker.engines.checkpoint import read_checkpoint, write_checkpoint
 from seeker.engines.forward import Rows, build_rows, has_plain_head, score_tokens, to_tensor
 from seeker.engines.masters import Masters
@@ -48,6 +49,7 @@ class PolicyTrainer:
         *,
         reference: PreTrainedModel | None = None,
         ranks: Ranks | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         """`reference` is the reference policy's own copy of the starting policy, needed for a KL term."""
         if config.objective.kl_coefficient > 0.0 and reference is None:
@@ -56,8 +58,8 @@ class PolicyTrainer:
         self.version = 0
         self.model = model.eval()  # no dropout: sampler and trainer hold the same policy
         self._reference = reference.eval() if reference is not None else None
-        self._ranks = ranks or SingleRank()
-        self._masters = Masters(model, config.optimizer)
+        self.ranks = ranks or SingleRank()
+        self._masters = Masters(model, config.optimizer, bucket_bytes)
         self._plain_head = has_plain_head(model)
 
     def update(self, batch: Batch) -> UpdateReport:
@@ -121,8 +123,11 @@ class PolicyTrainer:
         old: NDArray[np.float32] | None,
         ref: NDArray[np.float32] | None,
     ) -> Pass:
-        scores, loss = self._accumulate(batch, rows, old, ref)
-        self._ranks.sum_([scores, loss, *self._masters.gradients])
+        try:
+            scores, loss = self._accumulate(batch, rows, old, ref)
+        except BaseException as error:  # the others wait for this rank's sums, and a sum may be writing gradients
+            self.ranks.leave(f"{type(error).__name__}: {error}")
+            raise
         norm = self._masters.gradient_norm()
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
             raise UpdateError(
@@ -136,7 +141,7 @@ class PolicyTrainer:
     def _accumulate(
         self, batch: Batch, rows: Sequence[Rows], old: NDArray[np.float32] | None, ref: NDArray[np.float32] | None
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of this rank's slice into the masters; per-token scores [4, N] and the loss."""
+        """Gradients into the masters, per-token scores [4, N] and the loss: this rank's slice, summed over all."""
         device = self.model.device
         advantages = np.repeat(batch.advantages, batch.lengths)  # [N]
         weights = token_weights(batch, self.config.objective)  # [N]
@@ -146,7 +151,7 @@ class PolicyTrainer:
         def at(values: NDArray[np.float32], row: Rows) -> Tensor:
             return to_tensor(values[row.places], device)
 
-        for row in rows:
+        for number, row in enumerate(rows, start=1):
             found = score_tokens(self.model, row, batch.temperature, plain_head=self._plain_head)
             terms = policy_loss(
                 found.logprobs,
@@ -156,17 +161,19 @@ class PolicyTrainer:
                 self.config.objective,
                 None if ref is None else at(ref, row),
             )
+            if number == len(rows):
+                self._masters.buckets.arm(self.ranks)
             terms.loss.backward()  # pyright: ignore[reportUnknownMemberType]
-            self._masters.collect_gradients_()
             parts = (found.logprobs.detach(), found.entropies, terms.clipped.float(), terms.kl)
             scores[:, to_tensor(row.places, device)] = torch.stack(parts)
             total += terms.loss.detach()
+        self._masters.buckets.finish_(self.ranks, also=(scores, total))
         return scores, total
 
     def _rows(self, batch: Batch) -> list[Rows]:
         """This rank's slice of the batch as micro-batches that have something to train on."""
         objective = self.config.objective
-        mine = slice_for_rank(batch, self._ranks.rank, self._ranks.world)
+        mine = slice_for_rank(batch, self.ranks.rank, self.ranks.world)
         mine = mine[batch.trainable_lengths[mine] > 0]
         parts = micro_batches(batch.lengths[mine], objective.micro_batch_tokens, objective.layout)
         dtype = next(self.model.parameters()).dtype

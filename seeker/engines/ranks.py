@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+
+class PendingSum(Protocol):
+    """A sum under way."""
+
+    def wait(self) -> None:
+        """Until the tensor holds the sum; raises `RankError` when another rank is lost."""
+        ...
 
 
 class Ranks(Protocol):
     """This trainer's place among its peers.
 
     Every rank reads the whole batch, trains on its slice, and sums gradients and per-token scores with the others, so
-    all ranks hold the same policy and report the same metrics.
+    all ranks hold the same policy and report the same metrics. All ranks begin the same sums in the same order.
     """
 
     @property
@@ -21,8 +30,21 @@ class Ranks(Protocol):
     @property
     def world(self) -> int: ...
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for sums, since the ranks were joined."""
+        ...
+
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks, in place."""
+        ...
+
+    def begin_sum_(self, tensor: Tensor) -> PendingSum:
+        """Begin to replace the tensor by its sum over all ranks; it is not touched until `wait` has returned."""
+        ...
+
+    def leave(self, reason: str) -> None:
+        """Go from the others, who fail at once in their next sum and read `reason`. Leaving twice is harmless."""
         ...
 
 
@@ -31,6 +53,26 @@ class SingleRank:
 
     rank = 0
     world = 1
+    waited_s = 0.0
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
+
+    def begin_sum_(self, tensor: Tensor) -> PendingSum:
+        return _Done()
+
+    def leave(self, reason: str) -> None:
+        """Nobody to leave."""
+
+
+class _Done:
+    def wait(self) -> None:
+        """It was done when it began."""
+
+
+def exchange(ranks: Ranks, value: int) -> list[int]:
+    """Every rank's value, by rank."""
+    values = torch.zeros(ranks.world, dtype=torch.int64)
+    values[ranks.rank] = value
+    ranks.sum_([values])
+    return [int(each) for each in values]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from seeker.config import RunConfig
 from seeker.engines.policy_trainer import PolicyTrainer
@@ -111,3 +111,39 @@ def make_config(**sections: Any) -> RunConfig:
 
 def make_trainer(seed: int = 0, *, attention: str = "sdpa", ranks: Any = None, **sections: Any) -> PolicyTrainer:
     return PolicyTrainer(make_config(**sections), make_policy(seed, attention), ranks=ranks)
+
+
+def make_llama(seed: int = 0, *, tied: bool = True) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        initializer_range=0.2,
+    )
+    config._attn_implementation = "sdpa"
+    return LlamaForCausalLM(config).eval()
+
+
+def make_llama_trainer(*, ranks: Any = None, tied: bool = True, **objective: Any) -> PolicyTrainer:
+    """In buckets of 8 KB, of which the model fills several."""
+    return PolicyTrainer(make_config(objective=objective), make_llama(tied=tied), ranks=ranks, bucket_bytes=8192)
+
+
+def rank_gradients(ranks: Any, *, tied: bool, num_trajectories: int, **objective: Any) -> dict[str, Any]:
+    """The summed gradients and the loss of one batch, before anything is applied."""
+    trainer = make_llama_trainer(ranks=ranks, tied=tied, **objective)
+    batch = make_batch(num_trajectories, seed=num_trajectories)
+    rows = trainer._rows(batch)
+    scores, loss = trainer._accumulate(batch, rows, None, None)
+    gradients = {name: view.numpy().copy() for name, view in trainer._masters.buckets.views.items()}
+    return {"gradients": gradients, "scores": scores.numpy(), "loss": loss.item(), "passes": len(rows)}
+
+
+def state_bytes(trainer: PolicyTrainer) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in trainer._masters.state().items()}

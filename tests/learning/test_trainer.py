@@ -30,6 +30,7 @@ import torch
 from seeker.config import OptimizerConfig
 from seeker.engines.policy import bf16_tensor, export_digest
 from seeker.engines.policy_trainer import PolicyTrainer, warmed_up
+from seeker.engines.ranks import SingleRank
 from seeker.errors import CheckpointError, UpdateError
 from seeker.packing import Batch
 from seeker.update_report import UpdateReport, effective_sample_size, mismatch_metrics
@@ -166,10 +167,18 @@ class PairedRank:
     """One of two ranks in two threads that really sum with each other."""
 
     world = 2
+    waited_s = 0.0
 
     def __init__(self, rank: int, barrier: threading.Barrier, shelf: dict[int, list[torch.Tensor]]) -> None:
         self.rank = rank
         self._barrier, self._shelf = barrier, shelf
+
+    def begin_sum_(self, tensor: torch.Tensor) -> Any:
+        self.sum_([tensor])
+        return SingleRank().begin_sum_(tensor)
+
+    def leave(self, reason: str) -> None:
+        self._barrier.abort()
 
     def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
         self._shelf[self.rank] = [tensor.clone() for tensor in tensors]
