@@ -130,7 +130,8 @@ def _loop(session: Session, limits: Limits) -> tuple[int, Reason | None]:
             _after_commit(session, done, progress)
             reason = stops.reason(done)
     finish_checkpoints(session)
-    report(str(run.root))
+    if not modes_due(run.config, done):  # else it was told after the evaluation
+        report(str(run.root))
     return done, reason
 
 

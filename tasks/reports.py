@@ -7,21 +7,21 @@ server that cannot be reached costs a warning, never the run.
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 from prefect import get_run_logger, task
-from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from seeker.runs import Json, write_atomic
 from seeker.show.page import render_page
 from seeker.show.picture import draw_picture
 from seeker.show.reading import RunView, read_run
-from seeker.show.tables import EVALUATION_COLUMNS, config_facts, evaluation_rows, phase_rows
+from seeker.show.tables import EVALUATION_COLUMNS, config_facts, evaluation_rows, phase_rows, share_with_interval
+from tasks.artifacts import ArtifactText, put_artifacts, table
 
 
 @task(name="report", task_run_name="report-{root}", cache_policy=NO_CACHE, persist_result=False)
@@ -30,7 +30,7 @@ def report(root: str) -> Json:
     view = read_run(Path(root))
     files = write_report(view)
     try:
-        sent = publish_artifacts(view)
+        sent = put_artifacts(make_artifacts(view))
     except httpx.HTTPError as error:
         get_run_logger().warning("artifacts not updated, the server cannot be reached: %s", error)
         sent = []
@@ -44,34 +44,63 @@ def write_report(view: RunView) -> list[str]:
     return ["report/curve.png", "report/report.html"]
 
 
-def publish_artifacts(view: RunView) -> list[str]:
-    """Create or replace the run's artifacts; returns their keys."""
-    keys = {name: artifact_key(name, view.run_id) for name in ("configuration", "evaluation", "curve")}
-    create_markdown_artifact(configuration_card(view), key=keys["configuration"], description="what the run is")
-    rows: list[dict[str, Any]] = [
-        dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in evaluation_rows(view.evaluations)
-    ]
-    if rows:
-        create_table_artifact(rows, key=keys["evaluation"], description=f"evaluations of run {view.run_id}")
+def make_artifacts(view: RunView) -> list[ArtifactText]:
+    """What is shown of the run: configuration, curve, phase times, last evaluation, and where the whole report is."""
+
+    def key(name: str) -> str:
+        return artifact_key(view.run_id, name)
+
     picture = base64.b64encode((view.root / "report" / "curve.png").read_bytes()).decode()
-    create_image_artifact(
-        f"data:image/png;base64,{picture}", key=keys["curve"], description="exact match by policy version"
+    made = [
+        ArtifactText(key("configuration"), "markdown", configuration_card(view), "what the run is"),
+        ArtifactText(key("curve"), "image", f"data:image/png;base64,{picture}", "exact match by policy version"),
+        ArtifactText(key("report"), "markdown", f"[the run's report]({report_url(view.root)})", "curve, tables, page"),
+    ]
+    phases = [
+        {"phase": phase, "seconds per step": f"{seconds:.2f}", "share": f"{share:.0%}"}
+        for phase, seconds, share in phase_rows(view)
+    ]
+    if phases:
+        made.append(table(key("phases"), phases, f"mean over {view.step} steps"))
+    if view.evaluations:
+        rows = [dict(zip(EVALUATION_COLUMNS, row, strict=True)) for row in evaluation_rows(view.evaluations)]
+        made.append(table(key("evaluations"), rows, "all evaluations, by question set, mode and version"))
+        made.append(ArtifactText(key("evaluation"), "markdown", last_evaluation(view), "the last evaluation"))
+    return made
+
+
+def report_url(root: Path) -> str:
+    """Where a browser finds the report: on the pages of `seeker serve`, else as a file."""
+    served = os.environ.get("SEEKER_REPORTS_URL")
+    if served and root.resolve().parent == Path("runs").resolve():
+        return f"{served}/{root.name}/report.html"
+    return (root / "report" / "report.html").resolve().as_uri()
+
+
+def last_evaluation(view: RunView) -> str:
+    """The newest held-out greedy evaluation as Markdown, else the newest of any kind."""
+    greedy = [each for each in view.evaluations if (each["set"], each["mode"]) == ("heldout", "greedy")]
+    told = max(greedy or view.evaluations, key=lambda each: each["policy_version"])
+    kinds = [
+        [kind or "(none)", f"{scores['exact_match']:.3f}", str(scores["n"])]
+        for kind, scores in sorted(told.get("kinds", {}).items())
+    ]
+    head = (
+        f"**Version {told['policy_version']}**, {told['mode']}, {told['n']} questions ({told['set']}): "
+        f"exact match **{share_with_interval(told)}**, F1 {told['f1']:.3f}, searches {told['searches']:.2f}"
     )
-    return [key for name, key in keys.items() if rows or name != "evaluation"]
+    return head + ("\n\n" + _markdown(("kind", "exact match", "questions"), kinds) if kinds else "") + "\n"
 
 
-def artifact_key(name: str, run_id: str) -> str:
-    """Prefect takes lower-case letters, digits and dashes: ``evaluation-laptop-3``."""
-    return f"{name}-{re.sub(r'[^a-z0-9]+', '-', run_id.lower()).strip('-')}"
+def artifact_key(run_id: str, name: str) -> str:
+    """Prefect takes lower-case letters, digits and dashes: ``run-laptop-3-curve``."""
+    return f"run-{re.sub(r'[^a-z0-9]+', '-', run_id.lower()).strip('-')}-{name}"
 
 
 def configuration_card(view: RunView) -> str:
-    """The run's protocol and the seconds of its phases as Markdown."""
-    parts = [f"# run {view.run_id}", _markdown(("field", "value"), [list(fact) for fact in config_facts(view)])]
-    phases = [[phase, f"{seconds:.2f}", f"{share:.0%}"] for phase, seconds, share in phase_rows(view)]
-    if phases:
-        parts.append(_markdown(("phase", "seconds per step", "share"), phases))
-    return "\n\n".join(parts) + "\n"
+    """The run's protocol as Markdown; not its state, which is over before the card is."""
+    facts = [list(fact) for fact in config_facts(view) if fact[0] != "state"]
+    return f"# run {view.run_id}\n\n" + _markdown(("field", "value"), facts) + "\n"
 
 
 def _markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
