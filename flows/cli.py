@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from flows.cluster_flags import add_cluster
 from seeker import errors
-from seeker.errors import CallError, ConfigError, InfrastructureError, SeekerError
+from seeker.errors import CallError, ConfigError, InfrastructureError, SeekerError, StorageError
 from seeker.nearest import nearest
 
 
@@ -48,8 +48,8 @@ def describe(error: SeekerError) -> tuple[str, int]:
         kind = getattr(errors, error.remote_type.rpartition(".")[2], None)
         if isinstance(kind, type) and issubclass(kind, SeekerError):
             text = str(error).partition("\n--- remote traceback")[0]
-            return text, 1 if issubclass(kind, InfrastructureError) else 2
-    return str(error), 1 if isinstance(error, InfrastructureError) else 2
+            return text, 1 if issubclass(kind, InfrastructureError | StorageError) else 2
+    return str(error), 1 if isinstance(error, InfrastructureError | StorageError) else 2
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

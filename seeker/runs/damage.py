@@ -44,6 +44,22 @@ class Inspector:
             return [manifest]
         return [damage for damage in (*self._own(manifest), *self._needed(version)) if damage is not None]
 
+    def damaged_manifests(self, num_steps: int) -> list[Damage]:
+        """Manifests of the first steps that are damaged, missing, or not the one that the next step followed."""
+        found: list[Damage] = []
+        for step in range(num_steps):
+            manifest, following = self.manifest(step), self.manifest(step + 1) if step + 1 < num_steps else None
+            if isinstance(manifest, Damage):
+                found.append(manifest)
+            elif isinstance(following, dict) and not self._precedes(following):
+                found.append(Damage(manifest_path(self.run, step), f"not the one that step {step + 1} followed"))
+        return found
+
+    def _precedes(self, following: Json) -> bool:
+        previous: Json = following.get("previous", {})
+        told: Json | None = previous.get("manifest")
+        return told is None or self.file(FileRef.from_json(told)) is None
+
     def commit_of(self, version: int) -> Latest:
         """The commit of `version` (above 0), from a manifest that is whole."""
         step = version - 1

@@ -84,7 +84,9 @@ def _go_back(run: RunDirectory) -> RunDirectory:
     if (0 if commit is None else commit.policy_version) < run.floor:
         raise RunDirectoryError(f"{run.root}: no commit can be gone on from: {_told(damage)}; {_FLOOR_REMEDY}")
     if commit is not None and commit.policy_version == top:
-        return _mend_latest(run, commit, damage) if latest is None or latest.manifest != commit.manifest else run
+        if latest is not None and latest.manifest == commit.manifest:
+            return run
+        return _mend_latest(run, commit, damage or [Damage("LATEST", "missing" if latest is None else "names another")])
     return _abandon(run, commit, top, damage)
 
 
@@ -115,7 +117,7 @@ def _mend_latest(run: RunDirectory, commit: Latest, damage: list[Damage]) -> Run
     """Only `LATEST` was lost or damaged: every step is there."""
     put_aside(run.root, "LATEST", f"damaged/{run.lineage:03d}")
     replace_latest(run, commit)
-    found = _told(damage) or "LATEST: missing"
+    found = _told(damage)
     run.events.record("latest_mended", damaged=found, policy_version=commit.policy_version)
     return replace(run, notes=(f"{found}; written again for policy version {commit.policy_version}, nothing is lost",))
 
@@ -135,10 +137,8 @@ def _abandon(run: RunDirectory, commit: Latest | None, top: int, damage: list[Da
 
 def _put_records_aside(run: RunDirectory) -> list[str]:
     """Damaged manifests before the last commit and damaged evaluations: the run goes on without them."""
-    inspector = Inspector(run)
     latest, _ = _last_commit(run)
-    manifests = [inspector.manifest(step) for step in range(0 if latest is None else latest.next_step)]
-    found = [each for each in manifests if isinstance(each, Damage)]
+    found = Inspector(run).damaged_manifests(0 if latest is None else latest.next_step)
     for path in sorted((run.root / "evaluations").glob("*.json")):
         try:
             read_json(path)

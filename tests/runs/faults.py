@@ -29,6 +29,7 @@ class ScriptedDisk(Disk):
     how: str = "before"
     operations: list[str] = field(default_factory=list)
     struck: bool = False
+    _commits_left: int = 0
     _entries: list[tuple[Path, Callable[[], object]]] = field(default_factory=list)  # of folders, not flushed
     _data: dict[Path, bytes] = field(default_factory=dict)  # what is left of files that were not flushed
 
@@ -63,6 +64,15 @@ class ScriptedDisk(Disk):
         self._entries.append((target.parent, lambda: _undo_rename(source, target, before)))
         if source in self._data:
             self._data[target] = self._data.pop(source)
+
+        if target.name == "LATEST" and self._commits_left:
+            self._commits_left -= 1
+            if not self._commits_left:
+                self.at = len(self.operations)
+
+    def on_commit(self, number: int) -> None:
+        """Strike right after `LATEST` was replaced for the `number`th time."""
+        self._commits_left = number
 
     def remove(self, path: Path) -> None:
         self._do("remove", path, lambda: super(ScriptedDisk, self).remove(path))

@@ -5,6 +5,7 @@ So a step that is missing, done twice, or trained from the wrong state shows in 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -34,8 +35,10 @@ from seeker.runs import (
     write_metrics,
     writer_lock,
 )
+from seeker.runs.disk import use_disk
 from seeker.runs.files import dump_json
 from seeker.runs.policies import FolderObjects
+from tests.runs.faults import Killed, ScriptedDisk
 
 CALLS = ("000", "001")
 # What may differ between a run that was interrupted and one that was not: times, trouble, identity.
@@ -171,3 +174,13 @@ class Trainer:
             return False
         self.version, self.state = version, state.decode()
         return True
+
+
+def play_until(root: Path, config: RunConfig, commits: int) -> None:
+    """Play, and be gone right after the commit of the `commits`th step."""
+    disk = ScriptedDisk()
+    with use_disk(disk):
+        disk.on_commit(commits + 1)  # the first commit is the start
+        with contextlib.suppress(Killed):
+            play(root, config)
+    assert disk.struck
