@@ -25,7 +25,7 @@ from seeker.cluster.resources import Resources, resources_of
 
 _GROWTH_PAUSE_S = 0.2
 _RECHECK_S = 0.5
-_SLOW_START_S = 3.0  # one that takes longer to start no longer keeps others from starting
+_SLOW_START_S = 1.0  # one that takes longer to start no longer keeps others from starting
 _QUIET_WAIT_S = 1.0  # a wait that long is worth a line in the log
 
 _log = logging.getLogger("seeker.cluster.local")
