@@ -24,10 +24,11 @@ from seeker.cluster.client import Cluster, ClusterSettings, Service, gather, ope
 from seeker.cluster.objects import FlightObjects
 from seeker.cluster.starter.host import Host
 from tests.benchmarks.grpc_echo import echo_server
-from tests.benchmarks.processes import Usage, usage_of
+from tests.benchmarks.processes import Usage, cpu_seconds, usage_of
+from tests.cluster.conftest import descendants
 
 ECHO = "tests.cluster.services:Echo"
-EXECUTOR_MODULES, CHILD_MODULES = "flamepy.runner.runpy", "tests.cluster.services, seeker.cluster.child"
+EXECUTOR_MODULES, CHILD_MODULES = "seeker.cluster.wire, pyarrow.flight", "tests.cluster.services, seeker.cluster.child"
 LARGE_BYTES = 200_000_000
 ROOT = str(Path(__file__).resolve().parents[2])
 console = Console(highlight=False, soft_wrap=True)
@@ -98,39 +99,41 @@ def _executor_start(cluster: Cluster) -> None:
 
 
 def _round_trip(cluster: Cluster, service: Service) -> None:
+    def call() -> None:
+        service.call("echo", 0, deadline_s=60).result()
+
     with echo_server() as echo:
         for _ in range(50):
             echo(b"x" * 300)
-            service.call("echo", 0, deadline_s=60).result()
+            call()
         bare: list[float] = []
         ours: list[float] = []
         for _ in range(300):  # turn by turn: both meet the same neighbours
             bare.append(_seconds(lambda: echo(b"x" * 300), 1))
-            ours.append(_seconds(lambda: service.call("echo", 0, deadline_s=60).result(), 1))
+            ours.append(_seconds(call, 1))
     _print("sequential call, median of 300", median(ours), "ms", 0.008)
     _print("bare gRPC echo over a unix socket, median of 300", median(bare), "ms")
     _print("ratio of the two", median(ours) / median(bare), "", 2.5)
+    _parts(cluster, call)
     begin = time.perf_counter()
     calls = [service.call("echo", number, deadline_s=120) for number in range(200)]
-    for call in gather(calls, 120):
-        call.result()
+    for each in gather(calls, 120):
+        each.result()
     _print("200 pipelined calls", time.perf_counter() - begin, "s")
-    _parts(cluster)
 
 
-def _parts(cluster: Cluster) -> None:
-    """Where a call's time goes: the requests that it is made of, each alone."""
-    objects, frontend = cluster._flight, cluster._frontend
-    handle = objects.put("bench/parts", b"x" * 300)
+def _parts(cluster: Cluster, call: Callable[[], None]) -> None:
+    """Where a call's time goes. It is three requests: creating and watching the task, and invoking the executor."""
     nodes = wire.frontend.ListNodesRequest()
-    for what, work in (
-        ("a Frontend request (two a call: create, watch)", lambda: frontend.request("ListNodes", nodes)),
-        ("the result's put, by the executor", lambda: objects.put("bench/parts", b"x" * 300)),
-        ("its get", lambda: objects.get(handle)),
-        ("its delete", lambda: objects.delete("bench/none")),
-    ):
-        _print(f"  of which: {what}", _seconds(work, 200), "ms")
-    objects.delete("bench/parts")
+    single = _seconds(lambda: cluster._frontend.request("ListNodes", nodes), 200)
+    _print("  one request to the cluster that does nothing (a call is three)", single, "ms")
+    embedded = cluster._embedded
+    family = {"driver": [os.getpid()], "cluster": [embedded.process.pid], "executor and child": executors_of(embedded)}
+    before = {who: sum(map(cpu_seconds, pids)) for who, pids in family.items()}
+    for _ in range(500):
+        call()
+    for who, pids in family.items():
+        _print(f"  processor time of a call: {who}", (sum(map(cpu_seconds, pids)) - before[who]) / 500, "ms")
 
 
 def _child_overhead(cluster: Cluster) -> None:
@@ -194,6 +197,10 @@ def _many_objects(cluster: Cluster) -> None:
     put(1000)
     _flat("1,000 objects after the first 1,000", before, _usages(cluster))
     objects.close()
+
+
+def executors_of(embedded: Any) -> list[int]:
+    return sorted(descendants(embedded.process.pid))
 
 
 def _usages(cluster: Cluster) -> dict[str, Usage]:

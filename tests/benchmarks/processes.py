@@ -1,4 +1,4 @@
-"""Memory and open files of a process."""
+"""Memory, open files and processor time of a process."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ class Usage:
 def usage_of(pid: int) -> Usage:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd")))
+
+
+def cpu_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
