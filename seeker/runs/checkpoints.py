@@ -6,7 +6,7 @@ final name is complete and was verified.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import xxhash
@@ -38,8 +38,8 @@ def restore_points(run: RunDirectory, version: int) -> list[int]:
     return [*reversed(checkpoints), *([0] if run.floor == 0 else [])]
 
 
-def store_checkpoint(folder: Path, files: Mapping[str, Buffer]) -> None:
-    """Write `folder` with `files`, whole and verified or not at all.
+def store_checkpoint(folder: Path, files: Mapping[str, Sequence[Buffer]]) -> None:
+    """Write `folder` with `files`, given in pieces, whole and verified or not at all.
 
     A checkpoint that is there already stays when it holds the same; else the new one takes its place.
     """
@@ -70,7 +70,7 @@ def remove_checkpoint(folder: Path) -> None:
     disk.remove_tree(gone)
 
 
-def _fill(folder: Path, files: Mapping[str, Buffer]) -> None:
+def _fill(folder: Path, files: Mapping[str, Sequence[Buffer]]) -> None:
     if folder.is_dir():
         disk.remove_tree(folder)
     disk.make_folders(folder)
@@ -82,20 +82,23 @@ def _fill(folder: Path, files: Mapping[str, Buffer]) -> None:
         raise CheckpointError(f"{folder}: does not read back as it was written; look at the disk")
 
 
-def _holds(folder: Path, files: Mapping[str, Buffer]) -> bool:
-    return all((folder / name).is_file() and _digest(folder / name) == _hexdigest(files[name]) for name in files)
+def _holds(folder: Path, files: Mapping[str, Sequence[Buffer]]) -> bool:
+    return all(
+        (folder / name).is_file() and _read_digest(folder / name) == digest_of(pieces) for name, pieces in files.items()
+    )
 
 
-def _digest(path: Path) -> str:
+def digest_of(pieces: Iterable[Buffer]) -> str:
+    """xxh3 of a file given in pieces."""
     digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
+    for piece in pieces:
+        digest.update(piece)
     return digest.hexdigest()
 
 
-def _hexdigest(data: Buffer) -> str:
-    return xxhash.xxh3_128_hexdigest(data)
+def _read_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return digest_of(iter(lambda: file.read(1 << 22), b""))
 
 
 def _discard(folder: Path) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 from seeker.errors import StorageError, explain_storage
@@ -23,9 +24,10 @@ class Disk:
     def make_folder(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
 
-    def write(self, path: Path, data: Buffer) -> None:
-        with open(path, "wb") as file:
-            file.write(data)
+    def write(self, path: Path, data: Sequence[Buffer]) -> None:
+        with open(path, "wb", buffering=0) as file:
+            for piece in data:
+                _write_all(file, piece)
 
     def append(self, path: Path, data: Buffer) -> None:
         with open(path, "ab") as file:
@@ -72,7 +74,8 @@ def read(path: Path) -> bytes:
         raise StorageError(f"{path}: cannot be read ({error.strerror or error}); {explain_storage(error)}") from error
 
 
-def write(path: Path, data: Buffer) -> None:
+def write(path: Path, data: Sequence[Buffer]) -> None:
+    """Write a file in pieces, which saves joining large ones."""
     with _told(path, "written"):
         _disks[-1].write(path, data)
 
@@ -128,6 +131,13 @@ def make_folders(path: Path, within: Path | None = None) -> None:
 def temporary_name(path: Path) -> Path:
     """Where `path` is prepared: ``.LATEST.node7-4711.tmp``, named by its writer so that a dead one's can be removed."""
     return path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+
+
+def _write_all(file: FileIO, data: Buffer) -> None:
+    """One call of the system writes at most 2 GiB."""
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[file.write(view) :]
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def write_atomic(path: Path, data: Buffer, *, within: Path | None = None, durabl
     disk.make_folders(path.parent, within)
     temporary = disk.temporary_name(path)
     try:
-        disk.write(temporary, data)
+        disk.write(temporary, [data])
         if durable:
             disk.sync(temporary)
         disk.rename(temporary, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,8 +39,9 @@ class ScriptedDisk(Disk):
         if not existed:
             self._entries.append((path.parent, path.rmdir))
 
-    def write(self, path: Path, data: Buffer) -> None:
-        half = bytes(data)[: len(data) // 2]
+    def write(self, path: Path, data: Sequence[Buffer]) -> None:
+        whole = b"".join(data)
+        half = whole[: len(whole) // 2]
         self._do("write", path, lambda: super(ScriptedDisk, self).write(path, data), lambda: path.write_bytes(half))
         self._data[path] = half
 

@@ -162,10 +162,10 @@ class Trainer:
         self.state = hashlib.sha256(f"{self.state} {batch.hex()} {rate}".encode()).hexdigest()
         self.version += 1
 
-    def files(self) -> dict[str, bytes]:
+    def files(self) -> dict[str, list[bytes]]:
         state = self.state.encode()
         facts = {"version": self.version, "state_digest": xxhash.xxh3_128_hexdigest(state)}
-        return {"state.safetensors": state, "trainer.json": dump_json(facts)}
+        return {"state.safetensors": [state], "trainer.json": [dump_json(facts)]}
 
     def _load(self, version: int) -> bool:
         folder = self.run.checkpoint_path(version)
@@ -174,6 +174,15 @@ class Trainer:
             return False
         self.version, self.state = version, state.decode()
         return True
+
+
+def next_step(run: RunDirectory) -> None:
+    """Do one step of a run that is open."""
+    latest = read_latest(run)
+    assert latest is not None
+    trainer = Trainer(run)
+    trainer.version = latest.policy_version
+    _step(run, trainer, latest.next_step)
 
 
 def play_until(root: Path, config: RunConfig, commits: int) -> None:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -76,22 +77,22 @@ def test_batches(batches: str, left: list[int], tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_does_not_read_back_gets_no_name(tmp_path: Path) -> None:
     class Forgetful(Disk):
-        def write(self, path: Path, data: Buffer) -> None:
-            super().write(path, bytes(data)[:-1] + b"?")
+        def write(self, path: Path, data: Sequence[Buffer]) -> None:
+            super().write(path, [b"".join(data)[:-1] + b"?"])
 
     folder = tmp_path / "checkpoints" / "000002"
     with use_disk(Forgetful()), pytest.raises(CheckpointError, match="does not read back"):
-        store_checkpoint(folder, {"state": b"12345"})
+        store_checkpoint(folder, {"state": [b"123", b"45"]})
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_a_whole_checkpoint_stays_and_a_damaged_one_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "000002"
-    store_checkpoint(folder, {"state": b"12345"})
+    store_checkpoint(folder, {"state": [b"123", b"45"]})
     before = (folder / "state").stat().st_ino
-    store_checkpoint(folder, {"state": b"12345"})
+    store_checkpoint(folder, {"state": [b"123", b"45"]})
     assert (folder / "state").stat().st_ino == before
     (folder / "state").write_bytes(b"1234?")
-    store_checkpoint(folder, {"state": b"12345"})
+    store_checkpoint(folder, {"state": [b"123", b"45"]})
     assert (folder / "state").read_bytes() == b"12345"
     assert [path.name for path in folder.parent.iterdir()] == ["000002"]

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ class Denying(Disk):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, path: Path, data: Buffer) -> None:
+    def write(self, path: Path, data: Sequence[Buffer]) -> None:
         if path.is_relative_to(self.folder):
             raise PermissionError(13, "Permission denied", str(path))
         super().write(path, data)
@@ -98,7 +99,7 @@ class Vanishing(Disk):
     def __init__(self, root: Path, target: Path) -> None:
         self.root, self.target = root, target
 
-    def write(self, path: Path, data: Buffer) -> None:
+    def write(self, path: Path, data: Sequence[Buffer]) -> None:
         if "000001" in str(path.relative_to(self.root)) and CALLS[0] in path.name:
             self.root.rename(self.target)
         super().write(path, data)
