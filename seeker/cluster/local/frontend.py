@@ -14,6 +14,8 @@ from seeker.cluster.local.records import StateError
 from seeker.cluster.local.scheduler import AnyScheduler
 from seeker.cluster.local.state import State
 
+_QUICK_CALL_S = 0.003  # a call that is over within it is told once, as finished
+
 # Every method below has the name that the protocol gives it.
 
 
@@ -149,6 +151,8 @@ class Frontend(wire.frontend_grpc.FrontendServicer):
             return
         seen = None if task.state in wire.TASK_TERMINAL else task.state
         while True:
+            if task.state == wire.TASK_RUNNING and seen != task.state:
+                await task.changed(_QUICK_CALL_S)
             while task.state != seen:  # again after each message: it may have moved while that was sent
                 seen = task.state
                 yield task.to_wire(with_events=self._events_on_streams)

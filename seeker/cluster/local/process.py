@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from seeker.cluster.local import launch
 from seeker.cluster.local.guardian import GroupWatch
 from seeker.cluster.local.strays import end_strays
@@ -88,21 +90,35 @@ class ExecutorProcess:
 
     async def while_alive(self, call: Any) -> Any:
         """Await a gRPC call to the process; the process's end ends the wait at once with `GoneError`."""
-        reply: asyncio.Future[Any] = asyncio.ensure_future(call)
-        waiting: list[asyncio.Future[Any]] = [reply, self.exited]
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake(_: object) -> None:
+            if not news.done():
+                news.set_result(None)
+
+        call.add_done_callback(wake)
+        self.exited.add_done_callback(wake)
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if not reply.done():
-                await asyncio.wait([reply], timeout=_LAST_REPLY_S)
+            await news
         except asyncio.CancelledError:
             call.cancel()
             raise
-        if not reply.done():
-            call.cancel()
-            raise GoneError
-        if reply.exception() is not None:  # a broken connection is often the first news of an exit
+        finally:
+            self.exited.remove_done_callback(wake)
+        return await self._reply(call)
+
+    async def _reply(self, call: Any) -> Any:
+        reply: asyncio.Future[Any] = asyncio.ensure_future(call)
+        if not call.done():
+            await asyncio.wait([reply], timeout=_LAST_REPLY_S)
+            if not reply.done():
+                call.cancel()
+                raise GoneError
+        try:
+            return await reply
+        except grpc.RpcError:  # a broken connection is often the first news of an exit
             await asyncio.wait([self.exited], timeout=_LAST_REPLY_S)
-        return reply.result()
+            raise
 
     async def end(self, kill_after_s: float) -> None:
         """TERM, then KILL: the whole group, and what it started in groups of their own."""

@@ -36,6 +36,11 @@ def new_event(code: int, message: str) -> Any:
     return wire.types.Event(code=code, message=message, creation_time=now_ms())
 
 
+def _wake(watcher: asyncio.Future[None]) -> None:
+    if not watcher.done():
+        watcher.set_result(None)
+
+
 @dataclass(slots=True, eq=False)
 class TaskRecord:
     """One call: pending, running, then succeeded, failed or cancelled for good; an event for each."""
@@ -67,17 +72,20 @@ class TaskRecord:
 
     def wake(self) -> None:
         for watcher in self.watchers:
-            if not watcher.done():
-                watcher.set_result(None)
+            _wake(watcher)
         self.watchers.clear()
 
-    async def changed(self) -> None:
+    async def changed(self, timeout_s: float | None = None) -> None:
         """Wait for the next change of state, or for the end of its session."""
-        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        watcher: asyncio.Future[None] = loop.create_future()
         self.watchers.append(watcher)
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _wake, watcher)
         try:
             await watcher
         finally:
+            if timer is not None:
+                timer.cancel()
             if watcher in self.watchers:
                 self.watchers.remove(watcher)
 
