@@ -88,7 +88,7 @@ class Cluster:
         self._closed = False
         try:
             self._flight.wait_ready(settings.connect_deadline_s)
-            lease_objects = FlightObjects(address.cache_endpoint, address.cache_ca_file, settings.lease_s)
+            lease_objects = FlightObjects(address.cache_endpoint, address.cache_ca_file, settings.lease_s / 3)
             lease = Lease(lease_objects, settings.run_id, settings.lease_s, lambda: tuple(self._flight.prefixes))
         except BaseException:
             self._frontend.close()

@@ -115,26 +115,27 @@ class Gang:
         except (CallError, PayloadError) as error:
             call.settle(error=error)
         except ClusterError as error:
-            call.settle(error=await self._lost(call, error))
+            call.settle(error=await self._lost(call, request, error))
         except Exception as error:  # a value that cannot be unpickled here
             call.settle(error=error)
 
     def _cancel(self, call: Call) -> None:
         shared_loop().spawn(self._end(GangLostError(f"gang {self.name}: {call.label} was cancelled by its caller")))
 
-    async def _lost(self, call: Call, error: ClusterError) -> ClusterError:
+    async def _lost(self, call: Call, request: Request, error: ClusterError) -> ClusterError:
         """The same error for all calls of the generation: that of the first loss."""
         if self.ended is not None:
             return self.ended
         if self._session.is_closing:
             return error
         if self._loss is None:
-            self._loss = shared_loop().task(self._find_loss(call, error))
+            self._loss = shared_loop().task(self._find_loss(call, request, error))
         return await asyncio.shield(self._loss)
 
-    async def _find_loss(self, call: Call, error: ClusterError) -> GangLostError:
+    async def _find_loss(self, call: Call, request: Request, error: ClusterError) -> GangLostError:
         ending = shared_loop().task(self._session.cancellation.end_generation(self.generation))
-        executor = getattr(error, "executor", "") or call.executor or await self._missing()
+        executor = await self._absent(request) if isinstance(error, DeadlineError) else getattr(error, "executor", "")
+        executor = executor or call.executor or await self._missing()
         rank = self.executors.index(executor) if executor in self.executors else -1
         who = f"rank {rank} (executor {executor}, host {self.hosts[rank]})" if rank >= 0 else "a member"
         lost = GangLostError(
@@ -148,6 +149,17 @@ class Gang:
 
     async def _look_at(self, error: LostError) -> None:
         await self._examine(self._session, error)
+
+    async def _absent(self, request: Request) -> str:
+        """The first member that did not come to the call's barrier; empty when all came, or when that is not known."""
+        assert request.barrier is not None
+        barrier = ObjectHandle(request.barrier, 0, self._session.objects.endpoint)
+        try:
+            parts = await shared_loop().blocking(self._session.objects.read, barrier)
+        except ClusterError:
+            return ""
+        came = {pickle.loads(data)["executor"] for _, data in parts.patches}
+        return next((executor for executor in self.executors if executor not in came), "")
 
     async def _missing(self) -> str:
         """The member that has not answered when all others have; empty when that does not tell."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seeker.cluster import wire
-from seeker.cluster.frontend import FrontendClient
+from seeker.cluster.frontend import FrontendClient, RefusedError
 from seeker.cluster.lease import LEASE_APPLICATION, LEASE_NAME, host_name, started_at
 from seeker.cluster.loop import shared_loop
 from seeker.cluster.objects import FlightObjects, ObjectHandle
@@ -100,6 +100,8 @@ def clean(frontend: FrontendClient, objects: FlightObjects, record: LeaseRecord)
     """
     faults: list[str] = []
     for session_id in record.sessions:
+        if not _is_open(frontend, session_id):
+            continue
         if session_id in record.abandoned:
             faults.append(f"session {session_id} of {record.text()} was abandoned by its driver and is left as it is")
             continue
@@ -119,6 +121,16 @@ def clean(frontend: FrontendClient, objects: FlightObjects, record: LeaseRecord)
         release_code(objects, record.key, record.code)
         objects.delete(record.key)
     return faults
+
+
+def _is_open(frontend: FrontendClient, session_id: str) -> bool:
+    try:
+        session = frontend.request("GetSession", wire.frontend.GetSessionRequest(session_id=session_id))
+    except RefusedError as error:
+        if error.status != "NOT_FOUND":
+            raise
+        return False
+    return session.status.state == wire.SESSION_OPEN
 
 
 def unregister(frontend: FrontendClient, application: str) -> None:

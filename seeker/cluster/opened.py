@@ -1,7 +1,7 @@
 """A session that is open at the cluster: tries of calls in it, and its end.
 
 A try ends with the starter's reply, or earlier: cancelled, moved to another session, or too late. Whatever ended it for
-the caller, its task is followed to its own end in the background, so that no result is left in the object cache.
+the caller, its task is followed to its own end in the background: until then the cancel object has to name it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from seeker.cluster.cancelling import Cancellation
 from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import REQUEST_DEADLINE_S, FrontendClient, RefusedError
 from seeker.cluster.loop import shared_loop
-from seeker.cluster.objects import FlightObjects, ObjectHandle
+from seeker.cluster.objects import FlightObjects
 from seeker.cluster.session import SessionPlan, pickle_request, unpickle_reply
 from seeker.cluster.session_watch import SessionWatch
-from seeker.cluster.untyped import bson
-from seeker.errors import ClusterError, DeadlineError, ObjectMissingError
+from seeker.errors import ClusterError, DeadlineError
 
 _log = logging.getLogger("seeker.cluster")
 
-INLINE_REPLY = b"SKR\x01"  # an output that is the reply itself
 GRACE_S = 3.0  # after a call's deadline: the starter's own report of it is on its way
 WATCH_SLICE_S = 15.0
 BROKEN_WATCH_PAUSE_S = 0.2
@@ -235,7 +233,7 @@ class OpenSession:
     async def _reply(self, attempt: Try, task: Any) -> dict[str, Any]:
         label = attempt.call.label
         if task.status.state == wire.TASK_SUCCEED:
-            return await self._take_reply(attempt, task.spec.output)
+            return self._take_reply(attempt.call, task.spec.output)
         if task.status.state == wire.TASK_CANCELLED:
             raise CancelledCallError(f"{label} was cancelled before it started: its session was closed")
         text = await self._failure_text(task)
@@ -243,25 +241,12 @@ class OpenSession:
             raise LostError.of_transport(f"{label}: {text or 'failed without a reason'}")
         raise LostError(f"{label}: {text}")
 
-    async def _take_reply(self, attempt: Try, output: bytes) -> dict[str, Any]:
-        call = attempt.call
-        if output.startswith(INLINE_REPLY):
-            reply: dict[str, Any] = pickle.loads(memoryview(output)[len(INLINE_REPLY) :])
-        else:
-            reply = await self._fetch_reply(call, ObjectHandle(**bson.decode(output)))
+    def _take_reply(self, call: Call, output: bytes) -> dict[str, Any]:
+        reply = unpickle_reply(output)
         if not call.done():
             call.executor = reply.get("executor", "")
             call.set_up_count = reply.get("set_up_count", 0)
             call.rank = reply.get("rank", -1)
-        return reply
-
-    async def _fetch_reply(self, call: Call, handle: ObjectHandle) -> dict[str, Any]:
-        """Where the SDK's own runner has put the reply into the object cache."""
-        try:
-            reply = unpickle_reply(await shared_loop().blocking(self.objects.get, handle))
-        except ObjectMissingError as error:
-            raise LostError(f"{call.label}: its result is gone: {error}") from error
-        shared_loop().task(shared_loop().blocking(self.objects.delete, handle.key))  # results pile up otherwise
         return reply
 
     async def _failure_text(self, task: Any) -> str:
@@ -320,7 +305,10 @@ class OpenSession:
         """
         if self.embedded is not None:
             return ""
-        await self.watch.look_at_executors()
+        try:
+            await self.watch.look_at_executors()
+        except ClusterError as error:
+            _log.info("session %s: cannot look at its executors: %s", self.plan.id, error)
         questions = [self._ask_about() for _ in range(2 * len(self.watch.sightings.bound()))]
         for answer in await asyncio.gather(*questions, return_exceptions=True):
             if isinstance(answer, LostError) and answer.transport and await self.watch.is_poisoned(answer):

@@ -82,16 +82,20 @@ class Service:
         if self._closed:
             return
         self._closed = True
-        try:
-            for session in (*self._given_up, self._session):
-                known = bool(session.given_up)
-                await session.close(patient)
-                if session.given_up and not known:
-                    await shared_loop().blocking(self._opener.abandon, session, session.given_up)
-                elif not session.given_up:
-                    self._opener.lease.disown(sessions=session.plan.id, prefixes=session.plan.prefix)
-        finally:
-            self._on_close(self)
+        closings = [self._close_session(session, patient) for session in (*self._given_up, self._session)]
+        results = await asyncio.gather(*closings, return_exceptions=True)
+        self._on_close(self)
+        for error in results:
+            if error is not None:
+                raise error
+
+    async def _close_session(self, session: OpenSession, patient: bool) -> None:
+        is_known = bool(session.given_up)
+        await session.close(patient)
+        if not session.given_up:
+            self._opener.lease.disown(sessions=session.plan.id, prefixes=session.plan.prefix)
+        elif not is_known:
+            await shared_loop().blocking(self._opener.abandon, session, session.given_up)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -108,7 +112,7 @@ class Service:
     async def _until_done(self, call: Call, request: Request) -> Any:
         end = time.monotonic() + call.deadline_s
         while True:
-            self._check_open_for(call)
+            self._check_wanted(call)
             session = self._session
             try:
                 return value_of(await session.run(call, request, end), call.label)
@@ -123,9 +127,9 @@ class Service:
             if time.monotonic() > end:
                 raise DeadlineError(f"{call.label}: its executor was lost at its deadline of {call.deadline_s:g} s")
 
-    def _check_open_for(self, call: Call) -> None:
-        if self._closed:
-            raise CancelledCallError(f"{call.label} was cancelled: its service was closed")
+    def _check_wanted(self, call: Call) -> None:
+        if self._closed or call.done():
+            raise CancelledCallError(f"{call.label} was cancelled{': its service was closed' if self._closed else ''}")
 
     def _cancel(self, call: Call) -> None:
         """From any thread: settled at once; whatever runs for it is ended in the background."""

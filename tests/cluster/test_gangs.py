@@ -132,9 +132,15 @@ def test_objects_of_calls_are_deleted(cluster: Cluster, pair: Service) -> None:
     for _ in range(5):
         formed.run("about", deadline_s=30)
     formed.end("the test is over")
-    own = [f"{pair.prefix}/{name}" for name in ("cancel", "parked", "runner-context")]
+    own = [f"{pair.prefix}/{name}" for name in ("cancel", "context", "parked")]
     endpoint = cluster.describe()["cache_endpoint"]
-    wait_until(lambda: object_keys(endpoint, pair.prefix) == own, 5, "barriers and gang objects are deleted")
+    keys: list[str] = []
+
+    def is_clean() -> bool:
+        keys[:] = object_keys(endpoint, pair.prefix)
+        return keys == own
+
+    wait_until(is_clean, 5, f"barriers and gang objects are deleted: {keys}")
 
 
 def test_two_gangs_where_one_fits() -> None:
@@ -161,3 +167,13 @@ def _work(service: Service, done: list[str]) -> None:
     formed.run("about", deadline_s=30)
     done.append(service.name)
     service.close()
+
+
+def test_a_member_that_does_not_come(gang: Gang) -> None:
+    """Rank 0 waits at the second call's barrier, where rank 1 never comes."""
+    first = gang.call_all("hang", 1, deadline_s=50)
+    with pytest.raises(GangLostError, match=r"rank 1 \(executor") as caught:
+        gang.run("about", deadline_s=2)
+    assert caught.value.executor == gang.executors[1]
+    errors = [call.error() for call in gather(first, 5)]
+    assert sum(isinstance(error, GangLostError) for error in errors) >= 1
