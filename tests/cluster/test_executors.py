@@ -10,15 +10,20 @@
 8.  Elastic: 1 -> 4 -> 1 executors under 14 calls and the quiet after them.
 9.  An idle executor beyond its session's minimum makes room for a session with calls.
 10. Logs of ended executors are kept up to a number, each up to a size.
-11. Finished calls and closed sessions are forgotten, those that somebody was told of first; memory, open files and
+11. Nothing that an executor started outlives a cluster killed with -9 by 5 seconds, sessions of their own included.
+12. 32 gangs of random sizes in random order all finish with real processes, and never hold a part (drill).
+13. Finished calls and closed sessions are forgotten, those that somebody was told of first; memory, open files and
     threads stay flat (drill).
 """
 
 from __future__ import annotations
 
 import os
+import random
+import signal
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +133,16 @@ def test_strays_end_with_their_executor(raw: RawCluster) -> None:
     raw.watch(session, raw.submit(session, "exit"))
     wait_until(lambda: not is_running(stray), 5, "the stray of a crashed process ends")
     raw.close(session)
+
+
+def test_nothing_outlives_a_killed_cluster() -> None:
+    with raw_cluster("--slots", "2") as raw:
+        session = raw.open(raw.register("plain"), max_instances=1)
+        pids = [_pid_of(raw, session), int(raw.call(session, "stray"))]
+        root = raw.description["root"]
+        os.kill(raw.pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, pids)), 5, "every process ends")
+        wait_until(lambda: not os.path.exists(root), 5, "the private directory is gone")
 
 
 def test_elastic(raw: RawCluster) -> None:
@@ -244,3 +259,24 @@ def test_memory_is_flat() -> None:
     assert usage[-1][0] < 1.1 * usage[0][0]
     assert usage[-1][1] <= usage[0][1] + 2
     assert usage[-1][2] <= usage[0][2] + 4
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_32_gangs_of_processes() -> None:
+    with raw_cluster("--slots", "4") as raw:
+        raw.register("plain")
+        rng = random.Random(5)
+        sizes = {}
+        for _ in range(32):
+            size = rng.randint(1, 4)
+            gang = raw.open("plain", min_instances=size, max_instances=size, batch_size=size)
+            sizes[gang] = [size, *(raw.submit(gang, "sleep 0.02") for _ in range(2 * size))]
+        seen: set[tuple[int, int]] = set()
+        while sizes:
+            held = Counter(each.status.session_id for each in raw.executors() if each.status.state in (BINDING, BOUND))
+            seen |= {(size, held[gang]) for gang, (size, *_) in sizes.items()}
+            for gang in [gang for gang in sizes if raw.session(gang).status.succeed == 2 * sizes[gang][0]]:
+                raw.close(gang)
+                del sizes[gang]
+        assert all(number in (0, size) for size, number in seen), seen
