@@ -18,7 +18,7 @@ REQUEST_DEADLINE_S = 30.0
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # how long one attempt may take, handshake included
     ("grpc.max_reconnect_backoff_ms", 2000),  # a session manager that restarts is found again within seconds
 )
 
