@@ -27,7 +27,14 @@ OPERATION_DEADLINE_S = 300.0
 STATISTICS_ACTION = "seeker.statistics"  # known to the embedded cluster's cache only, and not listed there
 
 _PUT_SCHEMA = pa.schema([("version", pa.uint64()), ("data", pa.binary())])
-_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # how long one attempt may take, handshake included
+    ("grpc.max_reconnect_backoff_ms", 2000),  # a cache that restarts is found again within seconds
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +215,15 @@ class FlightObjects:
 
     def wait_ready(self, deadline_s: float) -> None:
         """Raise unless the cache answers within `deadline_s`."""
-        with self._errors(self.endpoint, "the cache's actions"):
-            options = flight.FlightCallOptions(timeout=deadline_s)
-            list(self._client(self.endpoint).list_actions(options))
+        try:
+            with self._errors(self.endpoint, "the cache's actions"):
+                options = flight.FlightCallOptions(timeout=deadline_s)
+                list(self._client(self.endpoint).list_actions(options))
+        except ClusterError as error:
+            raise type(error)(
+                f"{error}; start the object cache there, or name another by cluster.cache_endpoint or "
+                f"FLAME_CACHE_ENDPOINT (waited {deadline_s:g} s)"
+            ) from error
 
     def close(self) -> None:
         with self._lock:
@@ -247,8 +260,8 @@ class FlightObjects:
     def _connect(self, location: str) -> Any:
         if location.startswith("grpc+tls://") and self._ca_file:
             certificates = Path(self._ca_file).read_bytes()
-            return flight.FlightClient(location, tls_root_certs=certificates, generic_options=_UNLIMITED)
-        return flight.FlightClient(location, generic_options=_UNLIMITED)
+            return flight.FlightClient(location, tls_root_certs=certificates, generic_options=_OPTIONS)
+        return flight.FlightClient(location, generic_options=_OPTIONS)
 
     @contextmanager
     def _errors(self, endpoint: str, what: str) -> Generator[None]:

@@ -10,6 +10,7 @@
 7.  When a file cannot be written the object stays in memory and is not lost.
 8.  Statistics tell objects and bytes by session, through an action that is not listed.
 9.  Memory and descriptors are flat over thousands of objects put and deleted.
+10. A client goes on with a cache that was restarted at its address; one that is not there is named with a remedy.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from seeker.cluster.local.cache import ObjectCache
 from seeker.cluster.local.payloads import Payload, Shelf
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.errors import ClusterError
+from tests.cluster.conftest import wait_until
 
 NATIVE = {b"flame.cache.format": b"arrow-table-v1", b"flame.cache.logical_type": b"pyarrow.table"}
 MIB = 2**20
@@ -40,8 +42,8 @@ MIB = 2**20
 class Served:
     """A cache that listens, and two clients of it: Flight's own and ours."""
 
-    def __init__(self, shelf: Shelf | None = None) -> None:
-        self.cache = ObjectCache(shelf=shelf)
+    def __init__(self, shelf: Shelf | None = None, location: str = "grpc://127.0.0.1:0") -> None:
+        self.cache = ObjectCache(location, shelf)
         self.thread = threading.Thread(target=self.cache.serve, daemon=True)
         self.thread.start()
         self.client = flight.FlightClient(self.cache.endpoint)
@@ -250,6 +252,29 @@ def test_memory_is_flat(served: Served) -> None:
     assert _resident_bytes() < memory * 1.1
     assert len(os.listdir("/proc/self/fd")) <= num_open + 2
     assert served.statistics() == {}
+
+
+def test_a_cache_that_restarts() -> None:
+    first = Served()
+    objects = FlightObjects(first.cache.endpoint)
+    handle = objects.put("app/s", b"x")
+    first.close()
+    with pytest.raises(ClusterError, match="cannot be reached"):
+        objects.get(handle)
+    with pytest.raises(ClusterError, match=r"127\.0\.0\.1.* start the object cache there, or name another by"):
+        objects.wait_ready(1.0)
+    second = Served(location=first.cache.endpoint)
+    wait_until(lambda: _answers(objects), 10, "the client finds it again")
+    assert objects.put("app/s", b"y").version == 1
+    objects.close()
+    second.close()
+
+
+def _answers(objects: FlightObjects) -> bool:
+    try:
+        return objects.keys() == []
+    except ClusterError:
+        return False
 
 
 def _resident_bytes() -> int:

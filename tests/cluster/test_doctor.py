@@ -12,20 +12,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from flows.cli import main
 from seeker.cluster import probes
 from seeker.cluster.client import Cluster
 from seeker.cluster.doctor import clock_finding, examine, examine_leases, version_finding
 from seeker.cluster.leftovers import LeaseRecord
-from seeker.cluster.listing import ExecutorState, Listing, NodeState, SessionState
+from seeker.cluster.listing import ExecutorState, Listing, NodeState, ObjectCount, SessionState
 from seeker.cluster.objects import Buffer, ObjectHandle
 from seeker.cluster.resources import Resources
+from seeker.cluster.status import print_status
 from seeker.cluster.waiting import why_waiting
 from tests.cluster.conftest import object_keys, wait_until
 from tests.cluster.raw import BINDING, UNBINDING, RawCluster, raw_cluster
@@ -123,6 +126,28 @@ def test_nodes(node: NodeState, text: str) -> None:
     (found,) = told(replace(SOUND, nodes=(node,)))
     assert text in found
     assert told(replace(SOUND, nodes=())) == ["the cluster has no node"]
+
+
+def test_status_shows_everything_and_why_a_session_waits() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    full = replace(NODE, free=Resources(0, 2**30, 0))
+    shown = listing(executor("Bound", "other"), node=full)
+    objects = (ObjectCount("app/s", 12, 3 * 2**20, 2**31), ObjectCount("app/t", 1))
+    print_status(replace(shown, objects=objects), console)
+    text = console.export_text()
+    for part in (
+        "n1",
+        "0 of 4",
+        "1.0 GiB of 8.0 GiB",
+        "0 to 4 x cpu=1,mem=1g",
+        "e1",
+        "Bound",
+        "3.0 MiB",
+        "2.0 GiB",
+        "?",
+    ):
+        assert part in text
+    assert "session s waits: no room: it asks for cpu=1,mem=1g,gpu=0, free are n1" in text
 
 
 def test_clocks_and_versions() -> None:
