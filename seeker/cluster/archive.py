@@ -15,6 +15,7 @@ import io
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 MAX_FILE_BYTES = 16 * 2**20  # a larger one is data, which travels as an object
 _NOT_CODE = ("__pycache__", "node_modules")
@@ -39,14 +40,20 @@ def tree_digest(packages: Sequence[str], roots: Sequence[str]) -> str | None:
             return None
         for name, file in _files(path):
             with open(file, "rb") as opened:
-                content = hashlib.sha256(opened.read()).hexdigest()
-            digest.update(f"{content} {name}\n".encode())
+                _add_to_digest(digest, name, opened.read())
     return digest.hexdigest()[:32]
 
 
-def pack(packages: Sequence[str], roots: Sequence[str]) -> bytes:
-    """A tar.gz whose bytes depend on names, contents and the executable bit only."""
-    buffer = io.BytesIO()
+def _add_to_digest(digest: Any, name: str, content: bytes) -> None:
+    digest.update(f"{hashlib.sha256(content).hexdigest()} {name}\n".encode())
+
+
+def pack(packages: Sequence[str], roots: Sequence[str]) -> tuple[bytes, str]:
+    """A tar.gz whose bytes depend on names, contents and the executable bit only; and the digest of what is in it.
+
+    That is not the `tree_digest` of a moment before where somebody edits the tree meanwhile.
+    """
+    buffer, digest = io.BytesIO(), hashlib.sha256()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -56,8 +63,8 @@ def pack(packages: Sequence[str], roots: Sequence[str]) -> bytes:
             if path is None:
                 raise FileNotFoundError(f"package {package} is under none of {list(roots)}")
             for name, file in _files(path):
-                _add(archive, name, file)
-    return buffer.getvalue()
+                _add_to_digest(digest, name, _add(archive, name, file))
+    return buffer.getvalue(), digest.hexdigest()[:32]
 
 
 def unpack(data: bytes | memoryview, directory: str) -> None:
@@ -89,7 +96,7 @@ def _is_code(name: str) -> bool:
     return not name.startswith(".") and name not in _NOT_CODE and not name.endswith(_NOT_CODE_ENDINGS)
 
 
-def _add(archive: tarfile.TarFile, name: str, file: str) -> None:
+def _add(archive: tarfile.TarFile, name: str, file: str) -> bytes:
     with open(file, "rb") as opened:
         content = opened.read()
     if len(content) > MAX_FILE_BYTES:
@@ -98,3 +105,4 @@ def _add(archive: tarfile.TarFile, name: str, file: str) -> None:
     member.size = len(content)
     member.mode = 0o755 if os.access(file, os.X_OK) else 0o644
     archive.addfile(member, io.BytesIO(content))
+    return content

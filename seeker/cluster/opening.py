@@ -7,6 +7,7 @@ import logging
 import pickle
 import re
 import secrets
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from seeker.errors import ClusterError, ConfigError
 _log = logging.getLogger("seeker.cluster")
 
 _REGISTRATION_TRIES = 3
+_SHIPPING_TRIES, _SHIPPING_PAUSE_S = 10, 0.2
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -76,21 +78,33 @@ class Opener:
 
     def open(self, service: ServicePlan) -> OpenSession:
         self._check_capacity(service)
-        code = code_of(service.target)
+        code = self._ship(service.target)
         application = service.application.name
         session_id = session_name(self.settings.run_id, service.name)
         plan = SessionPlan(
             session_id, application, service.resources, service.executors, service.max_executors, service.gang
         )
-        self.lease.own(sessions=plan.id, applications=application, prefixes=plan.prefix, code=code.digest)
-        self._code.add(code.digest)
-        ship(code, self.objects)
+        self.lease.own(sessions=plan.id, applications=application, prefixes=plan.prefix)
         setup = self._setup(service, plan, code)
         context = self.objects.put(plan.prefix, context_object(setup), CONTEXT_NAME)
         self.objects.put(plan.prefix, pickle.dumps({}), PARKED_NAME)
         self._open_session(service.application, plan, context)
         ship(code, self.objects)  # another driver may have removed it before it could see our lease
         return OpenSession(plan, self.frontend, self.objects, self.embedded)
+
+    def _ship(self, target: str) -> Code:
+        """Again while somebody edits the tree: a digest must stand for what it says."""
+        for _ in range(_SHIPPING_TRIES):
+            try:
+                code = code_of(target)
+                self._code.add(code.digest)
+                self.lease.own(code=code.digest)
+                if ship(code, self.objects):
+                    return code
+            except FileNotFoundError as error:
+                _log.info("a file of the code went away while it was read: %s", error)
+            time.sleep(_SHIPPING_PAUSE_S)
+        raise ClusterError(f"the files of {target} and Seeker change all the time: let them rest, then start again")
 
     def code(self) -> tuple[str, ...]:
         """Digests of the archives that our services needed."""

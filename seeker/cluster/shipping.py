@@ -54,11 +54,18 @@ def code_of(target: str) -> Code:
     return Code(digest, packages, roots)
 
 
-def ship(code: Code, objects: FlightObjects) -> None:
-    """Put the archive unless it is there."""
+def ship(code: Code, objects: FlightObjects) -> bool:
+    """Put the archive unless it is there. False: the tree is no longer what its digest says."""
     handle = ObjectHandle(f"{code.prefix}/{ARCHIVE_NAME}", 1, objects.endpoint)
-    if not objects.exists(handle):
-        objects.put(code.prefix, archive.pack(code.packages, code.roots), ARCHIVE_NAME)
+    if objects.exists(handle):
+        return True
+    try:
+        data, digest = archive.pack(code.packages, code.roots)
+    except FileNotFoundError:
+        return False
+    if digest == code.digest:
+        objects.put(code.prefix, data, ARCHIVE_NAME)
+    return digest == code.digest
 
 
 def _place_of(package: str) -> str | None:

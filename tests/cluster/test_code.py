@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from seeker.cluster import archive, shipping
-from seeker.cluster.client import open_cluster
+from seeker.cluster.client import Cluster, open_cluster
+from seeker.cluster.objects import FlightObjects
 from seeker.errors import ConfigError
 from tests.cluster.conftest import object_keys
 from tests.cluster.served import served_cluster, settings_of
@@ -49,8 +50,9 @@ def test_the_name_is_the_content(tmp_path: Path) -> None:
     os.utime(Path(two) / "elsewhere" / "services.py", (1, 1))
     digest = archive.tree_digest(["elsewhere"], [one])
     assert digest == archive.tree_digest(["elsewhere"], [two])
-    packed = archive.pack(["elsewhere"], [one])
-    assert packed == archive.pack(["elsewhere"], [two])
+    packed, packed_digest = archive.pack(["elsewhere"], [one])
+    assert packed_digest == digest
+    assert packed == archive.pack(["elsewhere"], [two])[0]
     (tmp_path / "three").mkdir()
     archive.unpack(packed, str(tmp_path / "three"))
     assert archive.tree_digest(["elsewhere"], [str(tmp_path / "three")]) == digest
@@ -83,6 +85,17 @@ def test_what_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shipping.code_of("not_here:X").packages == ("seeker",)
     with pytest.raises(ConfigError, match="cannot import a script"):
         shipping.code_of("__main__:X")
+
+
+def test_a_tree_that_is_edited_meanwhile(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(_tree(tmp_path))
+    code = shipping.code_of("elsewhere.services:Where")
+    (tmp_path / "elsewhere" / "data.json").write_text("[1]")
+    objects = FlightObjects(cluster.describe()["cache_endpoint"])
+    assert not shipping.ship(code, objects)
+    assert shipping.ship(shipping.code_of("elsewhere.services:Where"), objects)
+    assert objects.prefixes == {shipping.code_of("elsewhere.services:Where").prefix}
+    objects.close()
 
 
 def test_a_node_without_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
