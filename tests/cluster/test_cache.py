@@ -246,9 +246,9 @@ def test_memory_is_flat(served: Served) -> None:
             served.objects.get(handle)
             served.objects.delete(handle.key)
 
-    rounds(300)
+    rounds(150)
     memory, num_open = _resident_bytes(), len(os.listdir("/proc/self/fd"))
-    rounds(600)
+    rounds(300)
     assert _resident_bytes() < memory * 1.1
     assert len(os.listdir("/proc/self/fd")) <= num_open + 2
     assert served.statistics() == {}
