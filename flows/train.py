@@ -29,7 +29,7 @@ from tasks.cluster import (
     describe_rollouts,
     open_flow_cluster,
     start_rollouts,
-    start_trainer,
+    start_trainers,
     use_session,
 )
 from tasks.evaluation import evaluate_version
@@ -95,13 +95,13 @@ def _session(run: RunDirectory, cluster: Any, prepared: Json, rollout_target: st
     """The services of this run, closed at its end whatever happens."""
     rollouts = start_rollouts(cluster, run.config, Path(prepared["index"]), f"rollout-{run.run_id}", rollout_target)
     try:
-        trainer = start_trainer(cluster, run, f"trainer-{run.run_id}")
+        trainers = start_trainers(cluster, run, f"trainer-{run.run_id}")
         try:
             train_questions, heldout = read_questions(prepared["train"]), read_questions(prepared["heldout"])
-            with use_session(Session(run, cluster, rollouts, trainer, train_questions, heldout)) as session:
+            with use_session(Session(run, cluster, rollouts, trainers, train_questions, heldout)) as session:
                 yield session
         finally:
-            trainer.close()
+            trainers.close()
     finally:
         rollouts.close()
 

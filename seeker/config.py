@@ -185,13 +185,19 @@ class CheckpointConfig(Section):
 
 
 class ClusterConfig(Section):
-    """Executors and how to reach the cluster. Without `endpoint` (or FLAME_ENDPOINT) the embedded one is started."""
+    """Executors and how to reach the cluster. Without `endpoint` (or FLAME_ENDPOINT) the embedded one is started.
+
+    The trainers share one update: where they share a machine, `trainers` times `trainer_threads` is best its cores.
+    A run repeats bit for bit with the number of trainers that it had.
+    """
 
     endpoint: str | None = None
     cache_endpoint: str | None = None
+    context: str | None = None  # a named cluster of ~/.flame/flame.yaml
     python: str | None = None  # interpreter of the executors; the project's executor environment when absent
     slots: Positive = 16
-    rollouts: Positive = 2
+    rollouts: Positive = 2  # executors that stay warm
+    rollouts_max: Positive | None = None  # while calls wait, up to so many; `rollouts` when absent
     trainers: Positive = 1
     rollout_resources: str = "cpu=1,mem=1g"
     trainer_resources: str = "cpu=1,mem=2g"
@@ -199,8 +205,18 @@ class ClusterConfig(Section):
     trainer_threads: Positive = 2
     rollout_release_s: Positive = 120
     trainer_release_s: Positive = 86400
+    connect_deadline_s: Annotated[float, Field(gt=0.0)] = 10.0
     start_deadline_s: Annotated[float, Field(gt=0.0)] = 120.0
     update_deadline_s: Annotated[float, Field(gt=0.0)] = 1800.0
+    rank_deadline_s: Annotated[float, Field(gt=0.0)] = 120.0  # how long trainers wait for one another in one sum
+
+    @model_validator(mode="after")
+    def _limits(self) -> ClusterConfig:
+        if self.rollouts_max is not None and self.rollouts_max < self.rollouts:
+            raise ValueError(f"cluster.rollouts_max is {self.rollouts_max}, below cluster.rollouts ({self.rollouts})")
+        if self.context and (self.endpoint or self.cache_endpoint):
+            raise ValueError("name either cluster.context or cluster.endpoint and cluster.cache_endpoint")
+        return self
 
 
 class RunConfig(Section):

@@ -172,7 +172,7 @@ class ObjectMissingError(ClusterError):
 
 
 class LostStepError(InfrastructureError):
-    """Too many groups of one step, or questions of one evaluation, were lost: the run stops at its last commit."""
+    """Too many groups of a step, questions of an evaluation, or trainers: the run stops at its last commit."""
 
 
 class PublishError(InfrastructureError):

@@ -10,7 +10,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from seeker.cluster.client import Call, Cluster, Service, open_cluster
 from seeker.cluster.settings import ClusterSettings
@@ -19,6 +18,7 @@ from seeker.errors import ConfigError
 from seeker.presets import locate
 from seeker.runs import Json, RunDirectory
 from seeker.types import Question
+from tasks.trainers import PendingWork, Trainers
 
 ROLLOUT_SERVICE = "seeker.services.rollout:RolloutService"
 TRAINER_SERVICE = "seeker.services.trainer:TrainerService"
@@ -34,12 +34,12 @@ class Session:
     run: RunDirectory
     cluster: Cluster
     rollouts: Service
-    trainer: Service
+    trainers: Trainers
     train_questions: list[Question]
     heldout_questions: list[Question]
     policy: Json | None = None  # manifest of the committed policy version, in the live object store
     step_started: float = 0.0  # perf_counter; includes what the task before it cost after its commit
-    pending: list[Any] = field(default_factory=list)  # checkpoint calls under way
+    pending: list[PendingWork] = field(default_factory=list)  # checkpoint calls under way
 
     @property
     def config(self) -> RunConfig:
@@ -88,10 +88,11 @@ def cluster_settings(config: RunConfig, log_dir: Path) -> ClusterSettings:
     return ClusterSettings(
         endpoint=cluster.endpoint,
         cache_endpoint=cluster.cache_endpoint,
+        context=cluster.context,
         python=cluster.python,
         slots=cluster.slots,
         log_dir=str(log_dir.resolve()),
-        connect_deadline_s=cluster.start_deadline_s,
+        connect_deadline_s=cluster.connect_deadline_s,
         run_id=log_dir.parent.name,
     )
 
@@ -106,6 +107,8 @@ def start_rollouts(
         config={"run": _for_executors(config), "index": str(index)},
         resources=config.cluster.rollout_resources,
         executors=config.cluster.rollouts,
+        elastic=config.cluster.rollouts_max is not None,
+        max_executors=config.cluster.rollouts_max,
         release_s=config.cluster.rollout_release_s,
         env=_threads(config.cluster.rollout_threads),
     )
@@ -116,27 +119,20 @@ def describe_rollouts(session: Session) -> Call:
     return session.rollouts.call("describe", deadline_s=session.config.cluster.start_deadline_s, idempotent=True)
 
 
-def check_trainers(config: RunConfig) -> None:
-    """Refuse what is not built yet, before anything is started."""
-    if config.cluster.trainers != 1:
-        raise ConfigError(
-            f"cluster.trainers: {config.cluster.trainers} trainer executors are not supported yet; use --trainers 1"
-        )
-
-
-def start_trainer(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Service:
-    """The trainer. One rank here; the gang of several comes with its rendezvous."""
+def start_trainers(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Trainers:
+    """The trainers: one gang, all executors or none."""
     settings = run.config.cluster
-    check_trainers(run.config)
-    return cluster.start(
+    service = cluster.start(
         name,
         target=target,
         config={"run": _for_executors(run.config), "run_dir": str(run.root.resolve())},
         resources=settings.trainer_resources,
-        executors=1,
+        executors=settings.trainers,
+        gang=True,
         release_s=settings.trainer_release_s,
         env=_threads(settings.trainer_threads),
     )
+    return Trainers(service, settings, run.events)
 
 
 def _for_executors(config: RunConfig) -> Json:

@@ -71,11 +71,8 @@ def publish_held(session: Session, version: int) -> None:
 
 
 def stage_policy(session: Session, version: int) -> Json:
-    """Ask the trainer to stage and verify `version`; it moves its remembered export to the committed one first."""
-    call = session.trainer.call(
-        "publish", version, session.policy, deadline_s=session.config.cluster.update_deadline_s, idempotent=True
-    )
-    return call.result()
+    """Ask rank 0 to stage and verify `version`; it moves its remembered export to the committed one first."""
+    return session.trainers.run("publish", version, session.policy)[0]
 
 
 def _write_policy(session: Session, version: int, manifest: Json) -> FileRef:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 
+from seeker.errors import ClusterError
 from seeker.runs import FileRef, Json, prune_checkpoints, read_file, write_checkpoint_summary
 from tasks.cluster import Session, current_session
 from tasks.naming import phase_task
@@ -19,20 +22,24 @@ def apply_update(session: Session, step: int, advantages: Json) -> Json:
     started = time.perf_counter()
     finish_checkpoints(session)
     data = read_file(session.run.root, FileRef.from_json(advantages["batch"]))
-    handle = session.cluster.objects.put(session.trainer.prefix, data)
-    call = session.trainer.call(
-        "update", step, handle.to_json(), deadline_s=session.config.cluster.update_deadline_s, idempotent=True
-    )
-    report = call.result()
+    handle = session.cluster.objects.put(session.trainers.prefix, data)
+    metrics = reported_once(session.trainers.run("update", step, handle.to_json()), step)
     session.cluster.objects.delete(handle.key)
-    return {"metrics": report["metrics"], "seconds": time.perf_counter() - started}
+    return {"metrics": metrics, "seconds": time.perf_counter() - started}
+
+
+def reported_once(reports: Sequence[Json], step: int) -> Json:
+    """The metrics of all ranks, which must be the same ones, and how long the quickest waited for the others."""
+    if len({json.dumps(report["metrics"], sort_keys=True) for report in reports}) > 1:
+        raise ClusterError(f"step {step}: the trainer ranks report different metrics: {reports}")
+    waiting = {"seconds/update_waiting": max(report["waited_s"] for report in reports)} if len(reports) > 1 else {}
+    return {**reports[0]["metrics"], **waiting}
 
 
 def begin_checkpoint(session: Session, version: int) -> None:
     """Ask for the full trainer state at `version`; it is written while the next step's rollouts run."""
     path = str(session.run.checkpoint_path(version).resolve())
-    deadline_s = session.config.cluster.update_deadline_s
-    session.pending.append(session.trainer.call("checkpoint", version, path, deadline_s=deadline_s, idempotent=True))
+    session.pending.append(session.trainers.begin("checkpoint", version, path))
 
 
 def finish_checkpoints(session: Session) -> None:
@@ -40,6 +47,6 @@ def finish_checkpoints(session: Session) -> None:
     if not session.pending:
         return
     while session.pending:
-        written = session.pending.pop(0).result()
+        written = session.pending.pop(0).result()[0]
         prune_checkpoints(session.run, verified=written["version"])
     write_checkpoint_summary(session.run)

@@ -6,6 +6,8 @@
 3. A trainer that is lost between update and publish is rebuilt from checkpoint and batches: the same policy.
 4. A rollout call that fails is done again; the step's metrics are those of a run without trouble.
 5. A question whose search always fails costs its group only; more than half of a step lost is a clear error.
+6. Two trainer ranks make the run of one but for rounding, and the same run again, also when the gang is lost on the
+   way; a gang that is lost over and over ends the run at its last commit.
 """
 
 from __future__ import annotations
@@ -18,16 +20,13 @@ from typing import Any
 
 import pytest
 
-from flows.prepare import prepare
-from flows.train import train
-from seeker.errors import CallError, ClusterError, InfrastructureError, RunDirectoryError
+from seeker.errors import CallError, ClusterError, GangLostError, InfrastructureError, LostStepError, RunDirectoryError
 from seeker.questions import read_questions
 from seeker.runs import load_run, published_manifest, read_evaluations, read_latest, read_manifest, read_metrics
-from tasks.cluster import Session, start_rollouts, use_cluster
+from tasks.cluster import Session, start_rollouts
 from tasks.rollouts import produce_rollouts
 from tests.flows.fake_cluster import FakeCluster
-from tests.flows.tiny_run import tiny_config
-from tests.flows.whole import copy_inputs, outcome, run_flow
+from tests.flows.whole import copy_inputs, no_trouble, outcome, run_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -141,19 +140,60 @@ def open_session(root: Path) -> Session:
     return Session(run, cluster, rollouts, rollouts, *questions)
 
 
-def test_a_trainer_lost_between_update_and_publish_is_rebuilt(uninterrupted: Path, tmp_path: Path) -> None:
-    clusters: list[FakeCluster] = []
+class LosesTrainers:
+    """Loses the gang once in each of the named methods, whenever a version after the first is concerned."""
 
+    def __init__(self, *methods: str) -> None:
+        self._methods = methods
+        self.lost: list[tuple[str, int]] = []
+
+    def __call__(self, method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method in self._methods and args[0] > 0 and (method, args[0]) not in self.lost:
+            self.lost.append((method, args[0]))
+            raise GangLostError("rank 0 was lost", 0, "executor-0")
+
+
+def test_a_trainer_lost_between_update_and_publish_is_rebuilt(uninterrupted: Path, tmp_path: Path) -> None:
+    copy_inputs(uninterrupted.parent, tmp_path)
+    script = LosesTrainers("publish", "checkpoint")
+    root, cluster = run_flow(tmp_path, script, checkpoint={"every": 2})
+    assert script.lost == [("publish", 1), ("publish", 2), ("checkpoint", 2)]
+    assert cluster.services["trainer-tiny"].formed == 4
+    assert load_run(root).events.count("trainers_lost") == 3
+    assert outcome(root) == outcome(uninterrupted)
+
+
+def test_two_ranks_make_the_run_of_one_and_the_same_one_again(uninterrupted: Path, tmp_path: Path) -> None:
+    scripts = [no_trouble, LosesTrainers("update", "publish")]
+    roots: list[Path] = []
+    for number, script in enumerate(scripts):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        copy_inputs(uninterrupted.parent, folder)
+        roots.append(run_flow(folder, script, cluster={"trainers": 2}, checkpoint={"every": 2})[0])
+    assert load_run(roots[1]).events.count("trainers_lost") == 3
+    assert outcome(roots[0]) == outcome(roots[1])
+    row, expected = (read_metrics(root)[1] for root in (roots[0], uninterrupted))
+    assert row["seconds/update_waiting"] >= 0.0
+    for name in ("update/loss", "update/grad_norm", "update/entropy", "mismatch/max", "tis/effective_sample_size"):
+        assert row[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5)
+
+
+def test_a_gang_that_is_lost_over_and_over_ends_the_run_at_its_last_commit(uninterrupted: Path, tmp_path: Path) -> None:
     def lose(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if method in ("publish", "checkpoint") and args[0] > 0:
-            clusters[0].services["trainer-tiny"].lose_executors()
+        if method == "update" and args[0] == 1:
+            raise GangLostError("rank 0 was lost", 0, "executor-0")
 
     copy_inputs(uninterrupted.parent, tmp_path)
-    config = tiny_config(tmp_path, checkpoint={"every": 2})
-    prepared = prepare(config=config, root=str(tmp_path / "prepared"))
-    clusters.append(FakeCluster(lose))
-    with use_cluster(clusters[0]):  # type: ignore[arg-type]
-        root = Path(train(config=config, run_id="tiny", prepared=prepared)["run"])
+    with pytest.raises(LostStepError, match=r"lost 3 times in 'update', the last time: rank 0 was lost.*last commit"):
+        run_flow(tmp_path, lose)
+    events = [event for event in load_run(tmp_path / "run").events.read() if event["event"] == "trainers_lost"]
+    assert [(event["method"], event["attempt"], event["rank"]) for event in events] == [
+        ("update", 1, 0),
+        ("update", 2, 0),
+        ("update", 3, 0),
+    ]
+    root, _ = run_flow(tmp_path)
     assert outcome(root) == outcome(uninterrupted)
 
 
