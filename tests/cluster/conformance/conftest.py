@@ -13,7 +13,7 @@ import pytest
 from flamepy.runner import Runner
 
 from tests.cluster.conformance import plain_service, workloads
-from tests.cluster.conformance.target import Target, open_target, reset_sdk
+from tests.cluster.conformance.target import Target, open_target, register_template, reset_sdk, write_context
 
 # The nodes of a cluster have no `tests` package: what a test hands to a Runner travels by value.
 cloudpickle.register_pickle_by_value(workloads)
@@ -34,15 +34,24 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture(scope="package", autouse=True)
 def stock_client(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """flamepy as a user has it, in an empty home and an empty project."""
+    """flamepy as a user has it, in a home of its own and an empty project.
+
+    Its Runner template gives idle executors back at once, not after the minute of `flmrun`: a cluster with few slots
+    would spend the suite waiting.
+    """
     saved = {name: os.environ.get(name) for name in _ENVIRONMENT}
     directory = os.getcwd()
-    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
+    home = tmp_path_factory.mktemp("home")
+    os.environ["HOME"] = str(home)
     os.environ["FLAME_ENDPOINT"], os.environ["FLAME_CACHE_ENDPOINT"] = target.endpoint, target.cache_endpoint
     os.environ.pop("FLAME_CACHE_STORAGE", None)
     os.chdir(tmp_path_factory.mktemp("project"))
     reset_sdk()
+    template = register_template()
+    write_context(home, target, template)
+    reset_sdk()
     yield
+    flamepy.unregister_application(template)
     reset_sdk()
     os.chdir(directory)
     for name, value in saved.items():

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlparse
 
 import flamepy
@@ -84,6 +86,26 @@ def reset_sdk() -> None:
         client.close()
     sdk_cache._client_pool.clear()
     sdk_cache._object_cache.clear()
+
+
+def register_template() -> str:
+    """The name of a copy of the Runner's template whose idle executors are released after five seconds."""
+    template = flamepy.get_application(TEMPLATE)
+    name = f"conformance-template-{uuid.uuid4().hex[:8]}"
+    kept = ("shim", "command", "arguments", "environments", "working_directory", "installer")
+    attributes = {field: getattr(template, field) for field in kept}
+    flamepy.register_application(name, ApplicationAttributes(delay_release=5, **attributes))
+    return name
+
+
+def write_context(home: Path, target: Target, template: str, package: str = "{}") -> None:
+    """A flame.yaml that names the cluster, a Runner template and where packages go."""
+    (home / ".flame").mkdir()
+    (home / ".flame" / "flame.yaml").write_text(
+        f"current-context: here\ncontexts:\n- name: here\n  cluster: {{endpoint: '{target.endpoint}'}}\n"
+        f"  cache: {{endpoint: '{target.cache_endpoint}'}}\n  package: {package}\n  runner: {{template: {template}}}\n",
+        encoding="utf-8",
+    )
 
 
 def _is_loopback(endpoint: str) -> bool:

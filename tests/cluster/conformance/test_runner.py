@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import flamepy
@@ -30,13 +31,17 @@ from tests.cluster.conformance.waiting import executors_of, fails, value_of, val
 
 
 @pytest.fixture(scope="module")
-def adder(runner: Runner) -> Any:
-    return runner.service(workloads.add)
+def adder(runner: Runner) -> Iterator[Any]:
+    service = runner.service(workloads.add, autoscale=False)
+    yield service
+    service.close()
 
 
 @pytest.fixture(scope="module")
-def describer(runner: Runner) -> Any:
-    return runner.service(workloads.describe)
+def describer(runner: Runner) -> Iterator[Any]:
+    service = runner.service(workloads.describe, autoscale=False)
+    yield service
+    service.close()
 
 
 def test_functions(adder: Any) -> None:  # 1

@@ -31,7 +31,7 @@ from flamepy.core.cache import ObjectRef
 from flamepy.runner import Runner
 
 from tests.cluster.conformance import workloads
-from tests.cluster.conformance.target import Target
+from tests.cluster.conformance.target import Target, write_context
 from tests.cluster.conformance.waiting import value_of, wait_until
 
 
@@ -60,7 +60,7 @@ def test_what_is_registered_and_left(target: Target, name: str, project: Path) -
         (project / excluded).parent.mkdir(exist_ok=True)
         (project / excluded).write_text("not this")
     runner = Runner(name, dependencies=["somewhere>=1", "elsewhere"], python_version="3.12")
-    template, made = flamepy.get_application("flmrun"), flamepy.get_application(name)
+    template, made = flamepy.get_application(flamepy.FlameContext().runner.template), flamepy.get_application(name)
     kept = ("command", "arguments", "installer", "delay_release", "max_instances", "shim")
     assert [getattr(made, field) for field in kept] == [getattr(template, field) for field in kept]
     assert made.environments == {**template.environments, "FLAME_PYTHON_VERSION": "3.12"}
@@ -163,16 +163,6 @@ def web(same_machine: None) -> Iterator[tuple[str, dict[str, bytes]]]:
     server.server_close()
 
 
-def _configure(home: Path, target: Target, storage: str, template: str = "flmrun") -> None:
-    (home / ".flame").mkdir()
-    (home / ".flame" / "flame.yaml").write_text(
-        f"current-context: here\ncontexts:\n- name: here\n  cluster: {{endpoint: '{target.endpoint}'}}\n"
-        f"  cache: {{endpoint: '{target.cache_endpoint}'}}\n"
-        f"  package: {{storage: '{storage}', excludes: ['*.secret']}}\n"
-        f"  runner: {{template: {template}}}\n"
-    )
-
-
 def _answer_of_package() -> int:
     import package_of_ours
 
@@ -204,10 +194,11 @@ def test_packages_on_the_web(
     target: Target, name: str, packaged: Path, web: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # 8
     url, files = web
+    base = flamepy.FlameContext().runner.template
     home = packaged / "dist"  # a directory that no package holds
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    _configure(home, target, url)
+    write_context(home, target, base, f"{{storage: '{url}', excludes: ['*.secret']}}")
     assert _run_packaged(name) == f"{url}/{name}.tar.gz"
     assert files == {}  # deleted on close
 
@@ -220,11 +211,11 @@ def test_packages_in_a_directory(
     (home / "store").mkdir()
     monkeypatch.setenv("HOME", str(home))
     template = f"{name}-template"
-    base = flamepy.get_application("flmrun")
+    base = flamepy.get_application(flamepy.FlameContext().runner.template)
     environments = {**base.environments, "PLAIN_TEMPLATE": "ours"}
     fields = {field: getattr(base, field) for field in ("command", "arguments", "installer")}
     flamepy.register_application(template, {**fields, "environments": environments, "delay_release": 5})
-    _configure(home, target, f"file://{home}/store", template)
+    write_context(home, target, template, f"{{storage: 'file://{home}/store'}}")
     assert _run_packaged(name) == f"file://{home}/store/{name}.tar.gz"
     assert os.listdir(home / "store") == []
     with Runner(name):
