@@ -125,7 +125,6 @@ class Opener:
             "target": service.target,
             "config": service.config,
             "prefix": plan.prefix,
-            "code_root": self.settings.resolved_code_root(),
             "log_dir": self._log_dir(),
             "cache_endpoint": self.objects.endpoint,
             "cancel_key": f"{plan.prefix}/{CANCEL_NAME}",

@@ -40,7 +40,7 @@ class ClusterSettings:
     log_dir: str | None = None
     connect_deadline_s: float = 10.0
     lease_s: float = 30.0  # services end their work when this driver has been silent for so long
-    code_root: str | None = None  # directory that holds `seeker` on the executors' nodes; this tree when absent
+    code_root: str | None = None  # where the executors' nodes may have this very tree, besides its place here
     run_id: str = "run"
 
     def address(self) -> Address | None:
@@ -62,9 +62,6 @@ class ClusterSettings:
             source = "environment (FLAME_ENDPOINT, FLAME_CACHE_ENDPOINT)"
             return checked_address(endpoint, cache_endpoint, (ca_file, ca_file), source)
         return None
-
-    def resolved_code_root(self) -> str:
-        return self.code_root or _code_root()
 
     def executor_python(self) -> str:
         """The setting, else SEEKER_EXECUTOR_PYTHON, else the project's executor environment, else this interpreter."""

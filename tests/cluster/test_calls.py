@@ -57,6 +57,7 @@ def test_cancel(echo: Service, tmp_path: Path) -> None:
     assert after.result() == told
 
 
+@pytest.mark.drill
 def test_elastic(cluster: Cluster) -> None:
     service = cluster.start(
         "elastic", ECHO, {}, resources=SMALL, executors=1, elastic=True, max_executors=4, release_s=1
@@ -95,6 +96,7 @@ def _num_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.drill
 def test_connections_that_drop(cluster: Cluster) -> None:
     with Relay(cluster.endpoint) as relay:
         settings = ClusterSettings(

@@ -143,6 +143,7 @@ def test_objects_of_calls_are_deleted(cluster: Cluster, pair: Service) -> None:
     wait_until(is_clean, 5, f"barriers and gang objects are deleted: {keys}")
 
 
+@pytest.mark.drill
 def test_two_gangs_where_one_fits() -> None:
     """Each runs for a while and is released by its close; holds are all or nothing at every look."""
     with open_cluster(ClusterSettings(slots=3)) as cluster:

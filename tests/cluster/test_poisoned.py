@@ -68,6 +68,7 @@ def test_a_dead_executor_is_left_behind(engine: Cluster, tmp_path: Path) -> None
     assert len(engine.abandoned) == 2
 
 
+@pytest.mark.drill
 def test_one_that_died_while_idle(engine: Cluster) -> None:
     service = engine.start("idle", ECHO, {}, resources=SMALL)
     about = service.call("about", deadline_s=60).result()
@@ -79,6 +80,7 @@ def test_one_that_died_while_idle(engine: Cluster) -> None:
     assert "an executor is dead and still there" in left
 
 
+@pytest.mark.drill
 def test_a_gang_that_loses_an_executor(engine: Cluster) -> None:
     service = engine.start("gang", MEMBER, {}, resources=SMALL, executors=2, gang=True)
     gang = service.form(deadline_s=60)
@@ -93,6 +95,7 @@ def test_a_gang_that_loses_an_executor(engine: Cluster) -> None:
     assert len(engine.abandoned) == 1
 
 
+@pytest.mark.drill
 def test_strangers_hold_their_call(engine: Cluster) -> None:
     other = engine.start("brief", ECHO, {}, resources=SMALL, executors=3)
     for call in gather([other.call("sleep", 0.2, deadline_s=60) for _ in range(3)], 60):
