@@ -165,11 +165,11 @@ def test_streams_and_closing(shared: RawCluster) -> None:
 
 
 def test_idle_release_and_refusals(shared: RawCluster) -> None:
-    session = shared.open(shared.register("brief", delay_release=1), min_instances=1, max_instances=1)
+    session = shared.open(shared.register("brief", delay_release=2), min_instances=1, max_instances=1)
     first = shared.call(session, "pid")
     time.sleep(0.5)
     assert shared.call(session, "pid") == first
-    time.sleep(1.4)
+    time.sleep(2.6)
     assert shared.call(session, "pid") != first
     refusing = shared.open("plain", data=b"refuse", max_instances=1)
     shared.submit(refusing, "pid")

@@ -22,6 +22,7 @@ from seeker.cluster.resources import Resources
 _log = logging.getLogger("seeker.cluster.local")
 
 _BIND_BACKOFF_S = 0.05  # doubled at every failure: about 1.5 s until the session is given up
+_MAX_BACKOFF_S = 5.0
 
 
 class Executor:
@@ -48,6 +49,7 @@ class Executor:
         self.state = wire.EXECUTOR_BINDING
         self.born_s = time.monotonic()
         self.is_idle = False
+        self._has_served = False
         self._settings = settings
         self._on_bound, self._on_idle = on_bound, on_idle
         self._binding = Binding(settings, packages, session, self.id, gpus)
@@ -71,6 +73,7 @@ class Executor:
                 self.state = wire.EXECUTOR_BOUND
                 self._on_bound()
                 await self._serve()
+                await self._pause_after_crash()
         except BindError as error:
             await self._report(error)
         finally:
@@ -83,6 +86,16 @@ class Executor:
         if self.session.is_open:
             self.session.bind_failed(text)
             await asyncio.wait([self._given_up], timeout=_BIND_BACKOFF_S * 2**self.session.bind_failures)
+
+    async def _pause_after_crash(self) -> None:
+        """Of a process that ended before its first call; its session's minimum would be restarted without a rest."""
+        if self._binding.process.is_alive or self._has_served:
+            return
+        self.state = wire.EXECUTOR_RELEASING
+        self.session.crashes += 1
+        pause_s = min(_BIND_BACKOFF_S * 2**self.session.crashes, _MAX_BACKOFF_S)
+        _log.warning("executor %s: its process %s without a call", self.id, self._binding.process.exit_text())
+        await asyncio.wait([self._given_up], timeout=pause_s)
 
     # -- binding ---------------------------------------------------------------------------------------------------
 
@@ -145,6 +158,8 @@ class Executor:
 
     async def _invoke(self, task: TaskRecord) -> None:
         process = self._binding.process
+        self._has_served = True
+        self.session.crashes = 0
         self.session.move(task, wire.TASK_RUNNING)
         try:
             await self._binding.invoke(task)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +161,11 @@ class ExecutorProcess:
 
 def _watch_exit(process: subprocess.Popen[bytes], exited: asyncio.Future[None]) -> None:
     loop = asyncio.get_running_loop()
-    if not hasattr(os, "pidfd_open"):
-        wait = loop.run_in_executor(None, process.wait)
-        wait.add_done_callback(lambda _: exited.done() or exited.set_result(None))
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # not Linux, or a sandbox without it
+        threading.Thread(target=_wait, args=(process, exited, loop), daemon=True).start()
         return
-    descriptor = os.pidfd_open(process.pid)
 
     def ended() -> None:
         loop.remove_reader(descriptor)
@@ -171,6 +173,12 @@ def _watch_exit(process: subprocess.Popen[bytes], exited: asyncio.Future[None]) 
         exited.set_result(None)
 
     loop.add_reader(descriptor, ended)
+
+
+def _wait(process: subprocess.Popen[bytes], exited: asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> None:
+    process.wait()
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(exited.set_result, None)
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:

@@ -133,6 +133,7 @@ class SessionRecord:
     counts: list[int] = field(default_factory=lambda: [0] * 5)  # tasks by state
     events: list[Any] = field(default_factory=list[Any])
     bind_failures: int = 0
+    crashes: int = 0  # processes in a row that ended before their first call
     next_task_id: int = 1
 
     @property
