@@ -1,8 +1,8 @@
 """The engine's own end-to-end check against the embedded cluster: `python -m tests.benchmarks.bench_e2e`.
 
 It runs as its users run it, `python -m flamepy.runner.e2e`: three services of a new application, each in processes
-that are started for it. The target is 4 s for the whole command on two quiet cores; beside it stands what a Python
-process costs that only imports flamepy, of which the command starts five one after another or side by side.
+that are started for it. The target is 4 s for the whole command on two quiet cores; beside it stands a process that
+only imports flamepy, as the command itself and each of its executors must.
 """
 
 from __future__ import annotations
