@@ -34,6 +34,8 @@ class State:
         if update:
             self.application(name)
             self._check_unused(name)
+        elif name in self.applications:
+            raise StateError("ALREADY_EXISTS", f"application <{name}> already exists")
         stored = wire.types.ApplicationSpec()
         stored.CopyFrom(spec)
         if not stored.HasField("max_instances"):
