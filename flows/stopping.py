@@ -1,24 +1,24 @@
 """Where a flow run ends before its training run does: paused, or so long that another flow run takes over.
 
-All of these end after a commit, so nothing is lost: the next flow run goes on from there.
+Both end after a commit, so nothing is lost: the next flow run goes on from there. (A flow run that is suspended in
+Prefect's pages is ended by Prefect itself before its next task; resuming it there starts a process that goes on.)
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from prefect.deployments import run_deployment
-from prefect.exceptions import Pause
 from prefect.states import Completed
 
-from flows.own_run import StateWatch, deployed_flow_run, deployment_name
+from flows.own_run import deployed_flow_run, deployment_name
 from seeker.errors import ConfigError
 from seeker.runs import RunDirectory
 from seeker.runs.pausing import clear_pause, is_pause_requested
 
-Reason = Literal["paused", "suspended", "chunk"]
+Reason = Literal["paused", "chunk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,6 @@ class Stops:
     run: RunDirectory
     limits: Limits
     first: int  # committed steps when the flow run began
-    watch: StateWatch = field(default_factory=StateWatch)
 
     def reason(self, done: int) -> Reason | None:
         """Why the flow run ends after `done` steps of the run; None when it goes on, or is at its end anyway."""
@@ -52,21 +51,14 @@ class Stops:
         if done == self.limits.pause_after or is_pause_requested(self.run.root):
             clear_pause(self.run.root)
             return "paused"
-        if self.watch.is_paused():
-            return "suspended"
         most = self.limits.max_steps_per_run
         return "chunk" if most is not None and done - self.first >= most and deployed_flow_run() else None
 
 
 def end_flow_run(run: RunDirectory, done: int, reason: Reason | None, limits: Limits) -> Any:
-    """The result of a flow run that ends after `done` steps of its run, when nobody writes the run any more.
-
-    A suspended one does not return: its process ends, and resuming it in Prefect starts another.
-    """
+    """The result of a flow run that ends after `done` steps of its run, when nobody writes the run any more."""
     told = {"run": str(run.root), "run_id": run.run_id, "policy_version": done, "finished": reason is None}
     where = f"after step {done} of {run.config.steps}"
-    if reason == "suspended":
-        raise Pause
     if reason == "paused":
         return Completed(name="Paused", message=f"paused {where}; {how_to_go_on(run)}", data=told)
     if reason == "chunk":

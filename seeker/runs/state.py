@@ -30,6 +30,9 @@ class RunState:
     host: str
 
 
+_WITHOUT_FAULT = {"Pause": "paused"}  # Prefect's way to end the process of a flow run that was suspended
+
+
 @dataclass
 class Ending:
     """How the writer will have ended when nothing goes wrong; a pause changes it."""
@@ -73,7 +76,7 @@ def read_state(root: Path) -> RunState:
 
 
 def _tell_failure(run: RunDirectory, error: BaseException) -> None:
-    state = "failed" if isinstance(error, Exception) else "cancelled"
+    state = "failed" if isinstance(error, Exception) else _WITHOUT_FAULT.get(type(error).__name__, "cancelled")
     first = str(error).strip().partition("\n")[0]
     try:
         tell_state(run.root, state, f"{type(error).__name__}: {first}" if first else type(error).__name__)
