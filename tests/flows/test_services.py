@@ -6,11 +6,14 @@
 4. A trainer that is new, behind or ahead reaches the wanted version by checkpoint and stored batches: the same policy.
 5. A damaged checkpoint is passed over for an older one, and told.
 6. A missing batch is an error that names it.
+7. Trainer ranks agree when they join, whatever each still holds; rank 0 alone publishes and writes checkpoints; a rank
+   that fails alone is named by the others at once; a call before joining is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,9 @@ import pytest
 import torch
 
 from seeker.advantages import group_advantages
-from seeker.cluster.objects import ObjectHandle, ServiceContext
-from seeker.config import IndexConfig
-from seeker.errors import RunDirectoryError
+from seeker.cluster.objects import GangMembership, ObjectHandle, ServiceContext
+from seeker.config import ClusterConfig, IndexConfig
+from seeker.errors import ObjectMissingError, RankError, RunDirectoryError
 from seeker.manifest import Manifest
 from seeker.packing import encode_batch, pack_batch
 from seeker.retrieval.bm25 import build_index
@@ -30,6 +33,7 @@ from seeker.services.rollout import RolloutService
 from seeker.services.trainer import TrainerService
 from seeker.trajectories import decode_trajectories
 from seeker.types import Document, Question
+from tasks.trainers import rendezvous
 from tests.fakes import MemoryObjects
 from tests.flows.tiny_run import FILMS, tiny_config
 
@@ -55,6 +59,11 @@ class World:
     def trainer(self) -> TrainerService:
         settings = {"run": self.config.model_dump(mode="json"), "run_dir": str(self.run.root)}
         return TrainerService(settings, ServiceContext(self.objects, "app/trainer", "executor-2", 1))
+
+    def ranks(self, world: int) -> Ranks:
+        settings = {"run": self.config.model_dump(mode="json"), "run_dir": str(self.run.root)}
+        contexts = [ServiceContext(self.objects, "app/trainer", f"executor-{rank}", 1) for rank in range(world)]
+        return Ranks([TrainerService(settings, context) for context in contexts], contexts)
 
     def train(self, trainer: TrainerService, rollouts: RolloutService, steps: int) -> None:
         """Steps as the flow does them, batches stored in the run directory, every version published."""
@@ -175,3 +184,83 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     (made.run.root / made.run.step_path(1) / "batch.bin").unlink()
     with pytest.raises(RunDirectoryError, match=r"steps/000001/batch\.bin: missing"):
         made.trainer().publish(2, None)
+
+
+@dataclass
+class Ranks:
+    """Trainer services that sum with each other, each call in a thread of its own."""
+
+    services: list[TrainerService]
+    contexts: list[ServiceContext]
+    generation: int = 0
+
+    def join(self) -> list[Any]:
+        self.generation += 1
+        world = len(self.services)
+        names = tuple(context.executor for context in self.contexts)
+        for rank, context in enumerate(self.contexts):
+            context.gang = GangMembership(f"generation-{self.generation}", rank, world, names, ("here",) * world)
+        settings = ClusterConfig(start_deadline_s=30.0, rank_deadline_s=60.0)
+        return self.call("join", rendezvous(("here",) * world, settings))
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        """Results in the order of the ranks; an exception stands for itself."""
+
+        def one(service: TrainerService) -> Any:
+            try:
+                return getattr(service, method)(*args)
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(len(self.services)) as threads:
+            return list(threads.map(one, self.services))
+
+    def replace(self, rank: int, fresh: Ranks) -> None:
+        """The service of a new process in the place of a lost one."""
+        self.services[rank], self.contexts[rank] = fresh.services[rank], fresh.contexts[rank]
+
+
+def test_ranks_agree_whatever_each_still_holds(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.train(world.trainer(), world.rollouts(), 2)  # its checkpoints would be those of one rank
+    ranks = world.ranks(2)
+    assert [each["policy_version"] for each in ranks.join()] == [0, 0]
+    reports = [ranks.call("update", step, world.batch(step)) for step in (0, 1)]
+    assert all(first["metrics"] == second["metrics"] for first, second in reports)
+    first, second = ranks.call("publish", 2, None)
+    assert second == {}
+    ranks.replace(1, world.ranks(2))
+    assert [each["policy_version"] for each in ranks.join()] == [0, 0]
+    assert [each["metrics"] for each in ranks.call("update", 1, world.batch(1))] == [
+        each["metrics"] for each in reports[1]
+    ]
+    again, _ = ranks.call("publish", 2, None)
+    assert again["manifest"]["digest"] == first["manifest"]["digest"]
+    assert ranks.call("update", 1, world.batch(1))[0]["metrics"] == reports[1][0]["metrics"]  # stored, not trained
+
+
+def test_rank_0_alone_writes_checkpoints(tmp_path: Path) -> None:
+    made = World(tmp_path)
+    ranks = made.ranks(2)
+    ranks.join()
+    path = made.run.checkpoint_path(0)
+    assert ranks.call("checkpoint", 0, str(path)) == [{"version": 0, "path": str(path)}] * 2
+    assert path.is_dir()
+
+
+def test_a_rank_that_fails_alone_is_named_and_a_call_before_joining_refused(world: World) -> None:
+    ranks = world.ranks(2)
+    ranks.join()
+    ranks.contexts[1].objects = MemoryObjects()  # rank 1 cannot read the batch
+    survivor, failed = ranks.call("update", 0, world.batch(0))
+    assert isinstance(failed, ObjectMissingError)
+    assert isinstance(survivor, RankError)
+    assert "rank 1 (executor executor-1 on here) left: ObjectMissingError" in str(survivor)
+    ranks.generation += 1
+    ranks.contexts[0].gang = replace(ranks.contexts[0].gang, generation="another")  # type: ignore[type-var]
+    with pytest.raises(RankError, match="has not joined generation another"):
+        ranks.services[0].publish(0, None)
+    ranks.contexts[1].objects = world.objects
+    ranks.join()
+    first, second = ranks.call("update", 0, world.batch(0))
+    assert first["metrics"] == second["metrics"]
