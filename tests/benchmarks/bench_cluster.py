@@ -22,6 +22,7 @@ from rich.console import Console
 from seeker.cluster import wire
 from seeker.cluster.client import Cluster, ClusterSettings, Service, gather, open_cluster
 from seeker.cluster.objects import FlightObjects
+from seeker.cluster.shipping import code_of
 from seeker.cluster.starter.host import Host
 from tests.benchmarks.grpc_echo import echo_server
 from tests.benchmarks.processes import Usage, cpu_seconds, usage_of
@@ -139,7 +140,8 @@ def _parts(cluster: Cluster, call: Callable[[], None]) -> None:
 def _child_overhead(cluster: Cluster) -> None:
     """What the starter adds to a method: calls of a host in this process, whose child has nothing to do."""
     setup = {"name": "bench", "target": ECHO, "config": {}, "prefix": "bench/child", "log_dir": None}
-    setup |= {"cache_endpoint": cluster._flight.endpoint, "cancel_key": "bench/child/cancel", "code_root": ROOT}
+    setup |= {"cache_endpoint": cluster._flight.endpoint, "cancel_key": "bench/child/cancel"}
+    setup["code"] = code_of(ECHO).to_setup(cluster._flight.endpoint, ())
     host = Host(setup, "bench", is_executor=False)
     request = {"method": "echo", "arguments": pickle.dumps(((0,), {})), "seconds": 60.0}
     assert host.call(request)["kind"] == "value"

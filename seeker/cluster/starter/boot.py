@@ -28,8 +28,12 @@ PACKAGE = "seeker_node"  # another name than Seeker's own, which the node may ha
 INLINE_REPLY = b"SKR\x01"  # marks an output that is the reply itself
 _FETCH_S = 10.0
 _PAUSE_S = 0.3
-_LEAVE_S = 0.8
+_LEAVE_S = 0.3  # for a call that is in the way; then its process is ended under it
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+class AwayError(Exception):
+    """The object cache did not answer."""
 
 
 class Session:
@@ -50,7 +54,8 @@ class Session:
             request = pickle.loads(task_input)
             reply = self._loaded(request).call(request)
         except BaseException as error:  # the executor must not fail, whatever happens
-            reply = {"kind": "starter", "message": f"{type(error).__name__}: {error}"}
+            text = f"the call could not be handed to the starter: {type(error).__name__}: {error}"
+            reply = {"kind": "starter", "message": text}
         return INLINE_REPLY + pickle.dumps(reply)
 
     def leave(self) -> None:
@@ -68,11 +73,9 @@ class Session:
             while self._starter is None:
                 try:
                     self._load()
-                except Exception as error:
-                    if isinstance(error, KeyError) or time.monotonic() > end - _PAUSE_S:
-                        raise RuntimeError(
-                            f"the starter could not be loaded: {type(error).__name__}: {error}"
-                        ) from error
+                except AwayError:
+                    if time.monotonic() > end - _PAUSE_S:
+                        raise
                     time.sleep(_PAUSE_S)
             return self._starter
         finally:
@@ -81,7 +84,8 @@ class Session:
     def _try_to_load(self) -> None:
         with self._lock:
             try:
-                self._load()
+                if self._starter is None:
+                    self._load()
             except Exception:  # the first call tries again, and reports it
                 logging.warning("the starter is not loaded yet", exc_info=True)
 
@@ -99,9 +103,14 @@ def read_object(endpoint: str, key: str) -> bytes:
     if certificates and location.startswith("grpc+tls://"):
         with open(certificates, "rb") as file:
             options["tls_root_certs"] = file.read()
+    call = flight.FlightCallOptions(timeout=_FETCH_S)
     with flight.FlightClient(location, **options) as client:
-        table = client.do_get(flight.Ticket(f"{key}:0".encode()), flight.FlightCallOptions(timeout=_FETCH_S)).read_all()
-    return table.column("data")[0].as_py()
+        try:
+            return client.do_get(flight.Ticket(f"{key}:0".encode()), call).read_all().column("data")[0].as_py()
+        except KeyError:  # pyarrow's form of NOT_FOUND
+            raise LookupError(f"object {key} is not in the cache {endpoint}") from None
+        except Exception as error:
+            raise AwayError(f"object cache {endpoint}: reading {key}: {str(error)[:200]}") from error
 
 
 # -- modules of sources that travelled as text -------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from .running import Failure, RunningCall
 from .store import AwayError, MissingError, Store
 
 NUM_KEPT = 5
+LOCK_NAME = "unpack.lock"  # not "lock", by which the embedded cluster knows folders of its own
 _FETCH_S = 300.0
 _RETRY_S = 0.5
 
@@ -43,7 +44,7 @@ def find_code(wanted: dict[str, Any], call: RunningCall, ca_file: str | None = N
     if roots and _holds(roots, packages, digest):
         return Code(roots, None)
     folder = private_folder(os.path.join(tempfile.gettempdir(), f"seeker-code-{os.getuid()}"))
-    with locked(os.path.join(folder, "lock"), call, f"{call.what}, waiting for the code to be unpacked,"):
+    with locked(os.path.join(folder, LOCK_NAME), call, f"{call.what}, waiting for the code to be unpacked,"):
         path = os.path.join(folder, digest)
         if not _is_whole(path, packages, digest):
             archive = _fetch(Store(wanted["endpoint"], ca_file), wanted["key"], call)
@@ -53,14 +54,6 @@ def find_code(wanted: dict[str, Any], call: RunningCall, ca_file: str | None = N
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         _prune(folder)
     return Code([path], descriptor)
-
-
-def plain_code(root: str) -> Code:
-    """A tree that is named without a digest."""
-    if not os.path.isdir(os.path.join(root, "seeker", "cluster")):
-        text = f"the code tree {root!r} is not on node {socket.gethostname()}: name a code_root"
-        raise Failure("setup", text, kills=False)
-    return Code([root], None)
 
 
 def _holds(roots: list[str], packages: list[str], digest: str) -> bool:
@@ -105,7 +98,7 @@ def _unpack(archive: Any, path: str, packages: list[str], digest: str) -> None:
 
 def _prune(folder: str) -> None:
     """Called under the folder's lock, so nobody begins to use what goes."""
-    names = [name for name in os.listdir(folder) if "." not in name and name != "lock"]
+    names = [name for name in os.listdir(folder) if "." not in name]
     names.sort(key=lambda name: os.path.getmtime(os.path.join(folder, name)), reverse=True)
     for name in names[NUM_KEPT:]:
         path = os.path.join(folder, name)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import node
-from .code import Code, find_code, plain_code
+from .code import find_code
 from .gang import Membership, join, meet, park
 from .gpus import VARIABLE, assigned_devices, release, take_devices
 from .log import Log, log_path
@@ -190,7 +190,7 @@ class Host:
         lack = node.misfit(wanted)
         if lack is not None:
             raise Stranger("unfit", lack)
-        code = self._find_code(call)
+        code = find_code(self._setup["code"], call, self._ca_file)
         gpus: dict[str, int] = {}
         try:
             if int(wanted.get("gpu", 0)) > 0 and assigned_devices(os.environ) is None:
@@ -201,12 +201,6 @@ class Host:
             release(gpus)
             if code.descriptor is not None:
                 os.close(code.descriptor)
-
-    def _find_code(self, call: RunningCall) -> Code:
-        wanted = self._setup.get("code")
-        if wanted is None:
-            return plain_code(self._setup["code_root"])
-        return find_code(wanted, call, self._ca_file)
 
     def _new_process(self, paths: list[str], environment: dict[str, str], held: list[int]) -> ServiceProcess:
         self._num_set_up += 1

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache as cache_once
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from seeker.cluster.local.cache import ObjectCache
 from seeker.cluster.objects import FlightObjects, ObjectHandle
+from seeker.cluster.shipping import code_of, ship
 from seeker.cluster.starter.starter import configured
 
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -69,7 +71,7 @@ class Executor:
 
     def value(self, method: str, *args: Any, **fields: Any) -> Any:
         reply = self.call(method, *args, **fields)
-        assert reply["kind"] == "value", reply
+        assert reply["kind"] == "value", "\n".join(f"{name}: {value}" for name, value in reply.items())
         return reply["value"]
 
     @property
@@ -108,7 +110,7 @@ class Session:
             "lease_key": None,
             "lease_s": 30.0,
             "resources": {"cpu": 1, "memory_bytes": 2**20, "gpu": 0},
-            "code_root": ROOT,
+            "code": _shipped(cache_endpoint),
         }
 
     def executor(self, name: str = "ex-0", **setup: Any) -> Executor:
@@ -119,6 +121,15 @@ class Session:
     def end(self) -> None:
         for executor in self.executors:
             executor.end()
+
+
+@cache_once
+def _shipped(cache_endpoint: str) -> dict[str, Any]:
+    """This tree, and its archive for when somebody edits it while the tests run."""
+    code = code_of(SERVICE)
+    while not ship(code, FlightObjects(cache_endpoint)):  # edited between the two
+        code = code_of(SERVICE)
+    return code.to_setup(cache_endpoint, ())
 
 
 _numbers = itertools.count()
