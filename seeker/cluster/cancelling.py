@@ -13,8 +13,7 @@ from seeker.errors import ClusterError
 
 _log = logging.getLogger("seeker.cluster")
 
-_NUM_TRIES = 10
-_PAUSE_S = 0.5
+_NUM_TRIES, _TRY_S, _PAUSE_S = 4, 2.0, 0.5
 _KEPT_GENERATIONS = 64
 
 
@@ -59,7 +58,8 @@ class Cancellation:
                 if data == self._written:
                     return
                 try:
-                    await shared_loop().blocking(self._objects.put, self._prefix, data, CANCEL_NAME)
+                    put = self._objects.put
+                    await shared_loop().blocking(put, self._prefix, data, CANCEL_NAME, deadline_s=_TRY_S)
                     self._written = data
                     return
                 except ClusterError as error:

@@ -199,7 +199,7 @@ async def form_once(name: str, session: OpenSession, end: float, deadline_s: flo
         text = await _how_many_came(session, handle, world)
         await session.cancellation.end_generation(generation)
         await _delete(session, handle.key)
-        if isinstance(error, DeadlineError):
+        if isinstance(error, DeadlineError) or (isinstance(error, LostError) and time.monotonic() >= end):
             raise DeadlineError(f"gang {name}: {text} within {deadline_s:g} s; {error}") from error
         raise
     return Gang(name, session, members[0], examine)

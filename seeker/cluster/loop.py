@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
+from seeker.errors import DeadlineError
+
 T = TypeVar("T")
 
 _NUM_BLOCKING = 16
@@ -59,9 +61,13 @@ class Loop:
             future.cancel()
             raise
 
-    async def blocking(self, work: Callable[..., T], *arguments: Any) -> T:
-        """On a thread of the pool."""
-        return await self._loop.run_in_executor(self._pool, work, *arguments)
+    async def blocking(self, work: Callable[..., T], *arguments: Any, deadline_s: float = _LONG_S) -> T:
+        """On a thread of the pool; past the deadline it is left to itself there."""
+        running = self._loop.run_in_executor(self._pool, work, *arguments)
+        try:
+            return await asyncio.wait_for(running, deadline_s)
+        except TimeoutError:
+            raise DeadlineError(f"{getattr(work, '__name__', work)} did not return within {deadline_s:g} s") from None
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

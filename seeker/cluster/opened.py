@@ -33,6 +33,7 @@ WATCH_SLICE_S = 15.0
 BROKEN_WATCH_PAUSE_S = 0.2
 CLOSE_DEADLINE_S = 10.0
 PROBE_DEADLINE_S = 2.0
+STATE_DEADLINE_S = 2.0
 
 
 class MovedError(ClusterError):
@@ -146,7 +147,7 @@ class OpenSession:
         if attempt.is_running or not attempt.task_id:
             return attempt.is_running
         try:
-            task = await self._get_task(attempt.task_id)
+            task = await self._get_task(attempt.task_id, STATE_DEADLINE_S)
         except ClusterError as error:
             _log.info("%s: cannot look at it at its deadline: %s", attempt.call.label, error)
             return False
@@ -160,7 +161,10 @@ class OpenSession:
             self.tries[try_id].interrupt(ParkedError(str(error)))
 
     async def _too_late(self, call: Call) -> DeadlineError:
-        state = await self.watch.state_text()
+        try:
+            state = await asyncio.wait_for(self.watch.state_text(), STATE_DEADLINE_S)
+        except TimeoutError:
+            state = f"session {self.plan.id}, and the cluster does not answer"
         return DeadlineError(f"{call.label} has no result within its deadline of {call.deadline_s:g} s ({state})")
 
     # -- one task --------------------------------------------------------------------------------------------------
@@ -213,11 +217,11 @@ class OpenSession:
             _log.info("%s: its watch broke: %s", attempt.call.label, error)
             return None
 
-    async def _get_task(self, task_id: str) -> Any:
+    async def _get_task(self, task_id: str, deadline_s: float = 5.0) -> Any:
         """None while the session manager is away; a task that it does not know is lost."""
         request = wire.frontend.GetTaskRequest(task_id=task_id, session_id=self.plan.id)
         try:
-            return await self.frontend.ask("GetTask", request, 5.0)
+            return await self.frontend.ask("GetTask", request, deadline_s)
         except DeadlineError:
             return None
         except RefusedError as error:
@@ -279,7 +283,7 @@ class OpenSession:
         if not self.given_up:
             self.given_up = await self._probe() or await self._close_at_cluster()
         if not self.given_up:
-            await shared_loop().blocking(self.objects.delete, self.plan.prefix)
+            await shared_loop().blocking(self.objects.delete, self.plan.prefix, deadline_s=CLOSE_DEADLINE_S)
 
     async def _close_at_cluster(self) -> str:
         """Refused while a call runs: until the cancel object has ended it. Why it could not be closed, or nothing."""

@@ -71,7 +71,10 @@ class Service:
         if not self.plan.gang:
             raise ConfigError(f"service {self.name} is no gang: start it with gang=True")
         self._check_open()
-        return shared_loop().wait(self._form(deadline_s), deadline_s + GRACE_S + SLACK_S)
+        try:
+            return shared_loop().wait(self._form(deadline_s), deadline_s + GRACE_S + SLACK_S)
+        except TimeoutError:
+            raise DeadlineError(f"gang {self.name} did not form within {deadline_s:g} s: no answer") from None
 
     def close(self, patient: bool = True) -> None:
         """Cancel what runs, close the session, delete its objects. `patient=False`: the cluster is ending anyway."""
