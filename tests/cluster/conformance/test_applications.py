@@ -1,4 +1,4 @@
-"""Applications (flame-0.6.md 1.2, 2.2, 2.3).
+"""Applications.
 
 1.  Every attribute comes back as it was registered; the application is enabled, its id is its name.
 2.  What was not given is absent, but for the shim (host), 1,000,000 instances and a release delay of 60 s.

@@ -1,4 +1,4 @@
-"""Numpy arrays as objects (flame-0.6.md 1.4).
+"""Numpy arrays as objects.
 
 1.  Numbers of every width and any shape, contiguous or not, come back without a change of type or order.
 2.  The SDK makes bytes of truth values and refuses complex, text and object arrays, unless they are inside something.

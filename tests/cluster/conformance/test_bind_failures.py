@@ -1,4 +1,4 @@
-"""A session whose service cannot be made ready (flame-0.6.md 0.1, 2.3, 2.4).
+"""A session whose service cannot be made ready.
 
 1.  Events 1001 carry the return code (12: entering the session) and the service's own text; after five of them 1002.
 2.  Its tasks stay pending, the session stays open, `get_session` and `list_sessions` show the events.

@@ -1,4 +1,4 @@
-"""Finding and losing a cluster (flame-0.6.md 1.1).
+"""Finding and losing a cluster.
 
 1.  An empty address is refused; a dead one after ten seconds of waiting (drill).
 2.  `~/.flame/flame.yaml` names contexts, the environment overrides it; what is missing is told.

@@ -1,4 +1,4 @@
-"""The object cache on the wire (flame-0.6.md 3.1 to 3.3).
+"""The object cache on the wire.
 
 1.  A put at `<app>/<session>` makes an id, at a full key it makes or replaces the object; the reply is one BSON
     message of endpoint, key and version. Rows and batches are joined.

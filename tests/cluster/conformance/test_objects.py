@@ -1,4 +1,4 @@
-"""Objects through the SDK (flame-0.6.md 1.4, 3.1 to 3.3).
+"""Objects through the SDK.
 
 1.  A put has version 1 and a key `<app>/<session>/<id>`; update and patch raise the version by one.
 2.  A get brings the newest whatever the reference says; version 0 only goes round the client's own copy.

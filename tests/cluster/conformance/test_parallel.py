@@ -1,4 +1,4 @@
-"""Many calls at once (flame-0.6.md 0.1, 1.2).
+"""Many calls at once.
 
 1.  Hundreds of calls from one thread all come back, each with its own answer, though ten threads bring the news.
 2.  So do calls from many threads, and calls of several sessions at the same time.

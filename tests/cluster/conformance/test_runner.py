@@ -1,4 +1,4 @@
-"""Calls through a Runner (flame-0.6.md 1.3).
+"""Calls through a Runner.
 
 1.  A function is a service that is called, with positional and named arguments; a class and an object have methods.
 2.  Futures and references are arguments: the service receives their values, but not those inside something else.

@@ -1,4 +1,4 @@
-"""How a Runner comes and goes (flame-0.6.md 1.1, 1.3, 9).
+"""How a Runner comes and goes.
 
 1.  It packs the working directory, uploads it beside its objects and registers an application made from the template.
 2.  Modules of the package are importable on the nodes, flat and under `src`; what is excluded does not travel.

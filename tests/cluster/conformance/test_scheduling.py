@@ -1,4 +1,4 @@
-"""Which executors a session gets (flame-0.6.md 0.1, 0.3, 2.7). What a real cluster leaves open is not asked for.
+"""Which executors a session gets. What a real cluster leaves open is not asked for.
 
 1.  A gang (minimum, maximum and batch the same) is allocated together, without a call.
 2.  What waits for room starts when room is made; a session that waits holds nobody up that fits.
@@ -7,6 +7,8 @@
 """
 
 from __future__ import annotations
+
+import time
 
 import flamepy
 import pytest
@@ -55,6 +57,7 @@ def test_up_to_the_maximum(target: Target, plain: str) -> None:  # 3
     most = 0
     while not all(future.done() for future in futures):
         most = max(most, len(executors_of(session)))
+        time.sleep(0.02)
     assert values_of(futures) == [b"slept"] * 8
     assert most >= 1
     if target.is_embedded:  # a real one binds others' idle executors beyond the maximum

@@ -1,4 +1,4 @@
-"""What a service sees on its node (flame-0.6.md 1.1, 1.5, 2.6).
+"""What a service sees on its node.
 
 1.  It is told its session, its application and each task's id, and is one process from call to call.
 2.  It runs in the application's working directory, else in one of its own.

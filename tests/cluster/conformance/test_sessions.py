@@ -1,4 +1,4 @@
-"""Sessions (flame-0.6.md 1.2, 2.3, 2.5).
+"""Sessions.
 
 1.  A new session is open, empty and named after its application, or as its creator says.
 2.  A name is taken once; an unknown application is refused. Both are INTERNAL to the creator.

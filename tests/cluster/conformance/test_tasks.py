@@ -1,4 +1,4 @@
-"""Tasks through the core API (flame-0.6.md 1.2, 2.3 to 2.5, 4).
+"""Tasks through the core API.
 
 1.  `invoke` returns the output, `run` a future of it; bytes arrive unchanged, in whatever number.
 2.  A task is pending when created, its id a decimal number that counts from 1 in its session.

@@ -1,4 +1,4 @@
-"""What an object may hold (flame-0.6.md 1.4, 3.2).
+"""What an object may hold.
 
 1.  Anything that cloudpickle takes, classes and functions of the caller included.
 2.  Arrow tables, batches and arrays; pandas and polars frames; lazy frames as frames. Tables travel natively.

@@ -1,4 +1,4 @@
-"""What the SDK hides: statuses, states and fields on the wire (flame-0.6.md 2.1 to 2.4).
+"""What the SDK hides: statuses, states and fields on the wire.
 
 1.  Unknown names are NOT_FOUND, taken ones ALREADY_EXISTS, what breaks a rule INVALID_ARGUMENT, the rest INTERNAL.
 2.  Failures of registering, updating and unregistering are OK replies with return code -1; bad arguments are refused.

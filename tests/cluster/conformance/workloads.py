@@ -104,7 +104,7 @@ def fan_out(application, values):
         return value * value
 
     with Runner(application) as runner:
-        service = runner.service(square)
+        service = runner.service(square, autoscale=False)
         total = sum(runner.get([service(value) for value in values]))
         service.close()
     return total
