@@ -1,9 +1,8 @@
 """Which executors a session gets. What a real cluster leaves open is not asked for.
 
 1.  A gang (minimum, maximum and batch the same) is allocated together, without a call.
-2.  What waits for room starts when room is made; a session that waits holds nobody up that fits.
+2.  A request that no node meets is neither refused nor served, and holds nobody up; closing its session works.
 3.  Processes are started for pending calls, up to the maximum and no further, where no idle ones are about.
-4.  A request that no node meets is neither refused nor served; closing it works.
 """
 
 from __future__ import annotations
@@ -19,10 +18,6 @@ from tests.cluster.conformance.waiting import executors_of, value_of, values_of,
 BOUND = 4
 
 
-def _free_cores() -> int:
-    return sum(node.status.allocatable.cpu for node in flamepy.list_nodes())
-
-
 def _bound(session: flamepy.Session) -> int:
     return [each.status.state for each in executors_of(session)].count(BOUND)
 
@@ -36,7 +31,7 @@ def test_a_gang(plain: str) -> None:  # 1
 
 
 @pytest.mark.usefixtures("four_slots")
-def test_who_waits_holds_nobody_up(target: Target, plain: str) -> None:  # 2, 4
+def test_who_waits_holds_nobody_up(target: Target, plain: str) -> None:  # 2
     capacity = sum(node.status.capacity.cpu for node in flamepy.list_nodes())
     wanted = flamepy.ResourceRequirement(cpu=capacity + 1, memory=2**20)
     waiting = flamepy.create_session(plain, max_instances=1, resreq=wanted)
