@@ -18,7 +18,7 @@ from .gpus import VARIABLE, assigned_devices, release, take_devices
 from .log import Log, log_path
 from .process import ServiceProcess
 from .processes import reap_orphans
-from .running import Failure, RunningCall, Stranger, parse_request
+from .running import Failure, RunningCall, Stranger, Unbegun, parse_request
 from .store import MissingError, Store
 from .watch import Watch
 
@@ -111,7 +111,13 @@ class Host:
                 return self._join(call)
             if call.request.method.startswith("@"):
                 raise Failure("starter", f"this executor has no method {call.request.method!r}", kills=False)
-            return self._run(call)
+            try:
+                return self._run(call)
+            except Unbegun:  # it died between two calls, so late that it looked alive
+                if call.request.generation is not None:
+                    raise
+                self._end_process()
+                return self._run(call)
         except Stranger as stranger:
             self._park(call, stranger)
             raise

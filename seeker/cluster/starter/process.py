@@ -18,7 +18,7 @@ from typing import Any, cast
 from .channel import Channel, GarbageError
 from .log import Log
 from .processes import MARK, adopt_orphans, end_tree
-from .running import Failure, RunningCall
+from .running import Failure, RunningCall, Unbegun
 
 LOOK_S = 0.25  # where the kernel does not tell of a process's exit, look for it this often
 KILL_WAIT_S = 5.0
@@ -96,7 +96,7 @@ class ServiceProcess:
         if self.is_ready:
             return
         self._enter(call, f"setting up {self.name}")
-        reply = self._exchange(self._setup)
+        reply = self._exchange(self._setup, Failure)
         if reply.pop("kind") != "ready":
             raise Failure("setup", str(reply.pop("message", "")), more=reply)
         self.is_ready = True
@@ -104,22 +104,25 @@ class ServiceProcess:
     def run(self, call: RunningCall, gang: dict[str, Any] | None) -> dict[str, Any]:
         """The reply of one method. `Failure` ends it: died, deadline, or the reason that stopped the call."""
         self._enter(call, call.what)
-        return self._exchange(pickle.dumps((call.request.method, call.request.arguments, gang)))
+        return self._exchange(pickle.dumps((call.request.method, call.request.arguments, gang)), Unbegun)
 
     def _enter(self, call: RunningCall, doing: str) -> None:
         self._call, self._doing = call, doing
 
-    def _exchange(self, message: bytes) -> dict[str, Any]:
+    def _exchange(self, message: bytes, unread: type[Failure]) -> dict[str, Any]:
+        died = Failure
         try:
             self._channel.send(message)
             return _reply_of(pickle.loads(self._channel.receive()))
+        except (BrokenPipeError, ConnectionResetError):  # so says the kernel when the other end closed without reading
+            died, problem = unread, self._exit_text()
         except (EOFError, OSError):
             problem = self._exit_text()
         except (GarbageError, ValueError, pickle.UnpicklingError) as error:
             problem = f"wrote something else into its channel ({error})"
         assert self._call is not None
         self._call.check(self._doing)  # whoever stopped the call has killed the process
-        raise Failure("died", f"{self._doing}: the service process {problem}")
+        raise died("died", f"{self._doing}: the service process {problem}")
 
     def _wait(self, event: int) -> None:
         """Until the channel can go on. The process's exit ends the wait, also where a grandchild holds the channel."""

@@ -31,6 +31,10 @@ class Stranger(Failure):
         super().__init__(reason, detail, kills=False)
 
 
+class Unbegun(Failure):
+    """The service process had ended before it read the call: another can do it."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What the driver sent.

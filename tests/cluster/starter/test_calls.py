@@ -77,10 +77,16 @@ def test_death(probe: Executor, method: str, argument: Any, text: str, exit_code
 
 
 def test_death_between_two_calls(probe: Executor) -> None:
-    before = probe.call("exit_later", 0.05)
-    pid = probe.pid
+    before = probe.call("pid")
+    pid = before["value"]
+    probe.value("exit_later", 1.0)
     wait_until(lambda: not is_running(pid), 20, "the process ends")
-    assert probe.call("echo", 1)["set_up_count"] == before["set_up_count"] + 1
+    after = probe.call("echo", 1)
+    assert (after["kind"], after["set_up_count"]) == ("value", before["set_up_count"] + 1), after
+    probe.kind.host._process.is_alive = lambda: True  # it looks alive, and reads nothing any more
+    probe.kind.host._process._process.kill()
+    again = probe.call("echo", 1)
+    assert (again["kind"], again["set_up_count"]) == ("value", after["set_up_count"] + 1), again
 
 
 def test_errors(probe: Executor) -> None:

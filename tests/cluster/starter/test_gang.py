@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from seeker.cluster.local.cache import ObjectCache
+from seeker.cluster.starter import watch
 from seeker.cluster.starter.gpus import OVERRIDE, VARIABLE
 from seeker.cluster.starter.node import MEMORY_OVERRIDE
 from seeker.cluster.starter.watch import Lease, cancelled_text
@@ -38,6 +39,12 @@ def form(session: Session, generation: str, executors: list[Executor]) -> list[d
     replies = [join.result(timeout=40) for join in joins]
     assert [reply["kind"] for reply in replies] == ["value"] * len(executors), replies
     return replies
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "BUSY_LOOK_S", 0.1)
+    monkeypatch.setattr(watch, "IDLE_LOOK_S", 0.2)
 
 
 @pytest.fixture
@@ -159,7 +166,7 @@ def test_cancelled_calls(session: Session) -> None:
     executor, other = session.executor(), session.executor("ex-1")
     before = executor.value("pid")
     running = executor.begin("sleep", 600, call="a")
-    beside = other.begin("sleep", 3, call="b")
+    beside = other.begin("sleep", 2, call="b")
     time.sleep(0.1)
     session.objects.cancel(calls=("a", "z"))
     start = time.monotonic()
