@@ -190,9 +190,9 @@ async def form_once(name: str, session: OpenSession, end: float, deadline_s: flo
     )
     request = Request("@join", pickle.dumps(((), {})), generation=generation)
     calls = [Call(f"{name}.@join#{number}", deadline_s) for number in range(world)]
-    joins = [shared_loop().task(session.run(call, request, end)) for call in calls]
+    joins = [shared_loop().task(_join(session, call, request, end)) for call in calls]
     try:
-        members = [value_of(reply, calls[0].label) for reply in await asyncio.gather(*joins)]
+        members = await asyncio.gather(*joins)
     except BaseException as error:
         for join in joins:
             join.cancel()
@@ -203,6 +203,11 @@ async def form_once(name: str, session: OpenSession, end: float, deadline_s: flo
             raise DeadlineError(f"gang {name}: {text} within {deadline_s:g} s; {error}") from error
         raise
     return Gang(name, session, members[0], examine)
+
+
+async def _join(session: OpenSession, call: Call, request: Request, end: float) -> dict[str, Any]:
+    """Its failure is raised at once: the other members wait for it in vain."""
+    return value_of(await session.run(call, request, end), call.label)
 
 
 async def _how_many_came(session: OpenSession, handle: ObjectHandle, world: int) -> str:

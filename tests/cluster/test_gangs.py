@@ -5,7 +5,8 @@
     `GangLostError` for all calls, which names rank and executor, long before the others' own ends; the next forming
     makes a new generation on which calls work.
 3.  An error that all ranks raise leaves the gang; one that some raise ends it and is raised.
-4.  Forming has a deadline, says how many came, and leaves nothing half formed.
+4.  Forming has a deadline, says how many came, and leaves nothing half formed. A member that dies while it forms does
+    not keep the others: it is formed again at once.
 5.  Two gangs of two where three executors fit: one runs, then the other; never a partial hold.
 6.  Calls of an ended generation, `call` on a gang and `form` on a plain service are refused; cancelling one call ends
     the generation.
@@ -14,6 +15,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -23,7 +26,7 @@ import pytest
 
 from seeker.cluster.client import Cluster, ClusterSettings, Gang, Service, gather, open_cluster
 from seeker.errors import CallError, ConfigError, DeadlineError, GangLostError
-from tests.cluster.conftest import object_keys, wait_until
+from tests.cluster.conftest import descendants, object_keys, wait_until
 
 MEMBER = "tests.cluster.gang_services:Member"
 SMALL = "mem=64m"
@@ -125,6 +128,32 @@ def test_forming_ends_at_its_deadline(cluster: Cluster) -> None:
             service.form(deadline_s=1.5)
         keys = object_keys(cluster.describe()["cache_endpoint"], service.prefix)
         assert not [key for key in keys if "/gang-" in key]
+
+
+def test_a_member_dies_while_it_forms(cluster: Cluster) -> None:
+    with cluster.start("dying", MEMBER, {"set_up_s": 1.0}, resources=SMALL, executors=2, gang=True) as service:
+        start = time.monotonic()
+        killer = threading.Thread(target=_kill_one_that_sets_up, args=(service.name,), daemon=True)
+        killer.start()
+        formed = service.form(deadline_s=60)
+        assert not killer.is_alive()
+        assert time.monotonic() - start < 30
+        assert len(formed.run("about", deadline_s=30)) == 2
+
+
+def _kill_one_that_sets_up(name: str) -> None:
+    found: list[int] = []
+    while not found:
+        found = [pid for pid in descendants(os.getpid()) if f"/{name}-" in _log_of(pid)]
+        time.sleep(0.05)
+    os.kill(found[0], signal.SIGKILL)
+
+
+def _log_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/1")
+    except OSError:
+        return ""
 
 
 def test_objects_of_calls_are_deleted(cluster: Cluster, pair: Service) -> None:
