@@ -233,10 +233,15 @@ def test_closed_sessions_are_forgotten() -> None:
     assert len(state.sessions) == KEPT_CLOSED_SESSIONS
     with pytest.raises(StateError, match="not found"):
         state.session("s0")
+    large = state.create_session("large", wire.types.SessionSpec(application="app"))
+    for _ in range(2):
+        large.move(large.submit(b""), wire.TASK_SUCCEED, output=bytes(33 * 2**20))
+    state.close_session("large")
+    assert list(state.sessions) == ["large"]
     state.create_session("s0", wire.types.SessionSpec(application="app"))
     state.close_session("s0")
     state.delete_session("s0")
-    assert len(state.sessions) == KEPT_CLOSED_SESSIONS - 1
+    assert "s0" not in state.sessions
     state.unregister("app")
     assert state.sessions == {}
 

@@ -15,6 +15,7 @@ DEFAULT_DELAY_RELEASE_S = 60
 DEFAULT_MEMORY_BYTES = 2**30
 KEPT_CLOSED_SESSIONS = 256  # and so many of their calls; older closed sessions are forgotten, so that memory stays flat
 KEPT_CLOSED_TASKS = 8192
+KEPT_CLOSED_BYTES = 64 * 2**20
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 
@@ -107,10 +108,15 @@ class State:
         return session
 
     def _forget_old(self) -> None:
-        num_tasks = sum(len(session.tasks) for session in self._closed)
-        while len(self._closed) > 1 and (len(self._closed) > KEPT_CLOSED_SESSIONS or num_tasks > KEPT_CLOSED_TASKS):
-            num_tasks -= len(self._closed[0].tasks)
+        while len(self._closed) > 1 and self._is_too_much():
             self._forget(self._closed[0])
+
+    def _is_too_much(self) -> bool:
+        return (
+            len(self._closed) > KEPT_CLOSED_SESSIONS
+            or sum(len(session.tasks) for session in self._closed) > KEPT_CLOSED_TASKS
+            or sum(session.history.num_bytes for session in self._closed) > KEPT_CLOSED_BYTES
+        )
 
     def _forget(self, session: SessionRecord) -> None:
         self._closed.remove(session)
