@@ -4,7 +4,7 @@
 2.  Failures of registering, updating and unregistering are OK replies with return code -1; bad arguments are refused.
 3.  Updating replaces every attribute; it needs an application that exists and has no open session.
 4.  Ids and names are equal strings; times are Unix milliseconds; what is absent is not set.
-5.  Priority is kept, though the SDK cannot set it.
+5.  Priority is kept and compared on opening, though the SDK cannot set it.
 6.  A watch tells a state once, never the pending one, and ends well after the last; its task may carry no events.
 7.  Cancelled is state 4, counted in the session's status.
 8.  A watch of a task that is not there ends without a state, or with an error.
@@ -158,6 +158,9 @@ def test_fields(frontend: Any, plain: str, name: str) -> None:  # 4, 5
         assert not created.spec.HasField(field)
     assert not created.status.HasField("completion_time")
     assert abs(created.status.creation_time / 1000 - time.time()) < 12 * 3600
+    for priority, status in ((7, "OK"), (8, "INVALID_ARGUMENT")):
+        other = messages.OpenSessionRequest(session_id=name, session=_session(plain, priority=priority))
+        assert status_of(lambda other=other: frontend.OpenSession(other)) == status
     closed = _close(frontend, name)
     assert (closed.status.state, closed.spec.priority) == (1, 7)
     assert closed.status.completion_time >= closed.status.creation_time
