@@ -72,7 +72,7 @@ def _start_next(run: RunDirectory, done: int, limits: Limits) -> str:
         str(deployment_name()),
         parameters={"run_id": _name(run), "steps": run.config.steps, **asdict(limits)},
         timeout=0,
-        idempotency_key=f"{run.key}-{run.lineage}-{done}",
+        idempotency_key=f"{run.cache_key}-{run.lineage}-{done}",
         as_subflow=False,
     )
     return str(started.name)

@@ -136,7 +136,7 @@ def _loop(session: Session, limits: Limits) -> tuple[int, Reason | None]:
 
 
 def _step(session: Session, step: int) -> Json:
-    at = {"run_key": session.run.key, "lineage": session.run.lineage, "step": step}
+    at = {"run_key": session.run.cache_key, "lineage": session.run.lineage, "step": step}
     rollouts = rollout(**at)
     advantages = advantage(**at, rollouts=rollouts)
     updated = update(**at, advantages=advantages)

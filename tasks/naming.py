@@ -1,9 +1,9 @@
 """How the phases of a step appear in Prefect: one place for names, cache keys and retries.
 
 A phase's result is a small JSON handle (paths in the run directory with their sha256, and metrics). Its cache key names
-the run's creation, the lineage, the step and the phase, so that a flow run that is retried takes up finished phases,
-and a run that was deleted and begun again under the same name does not. The bodies are idempotent by step anyway:
-Prefect's rows are a view, the run directory is the truth.
+the run directory, the lineage, the step and the phase, so that a flow run that is retried takes up finished phases, and
+a run that was deleted and begun again under the same name, or a copy of one, does not. The bodies are idempotent by
+step anyway: Prefect's rows are a view, the run directory is the truth.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from prefect import task
+from prefect.cache_policies import NO_CACHE
 
 from seeker.errors import InfrastructureError, LostStepError
 from tasks.calls import is_infrastructure
@@ -20,14 +21,17 @@ Body = TypeVar("Body", bound=Callable[..., Any])
 RETRY_DELAYS_S = [1, 5]
 
 
-def phase_task(phase: str) -> Callable[[Body], Body]:
-    """A task for one phase of a step; its body takes `run_key`, `lineage` and `step` first."""
+def phase_task(phase: str, *, commits: bool = False) -> Callable[[Body], Body]:
+    """A task for one phase of a step; its body takes `run_key`, `lineage` and `step` first.
+
+    The result of one that commits is never taken from a cache: the run directory alone tells what is committed.
+    """
+    caching: dict[str, Any] = {"persist_result": True, "cache_key_fn": _cache_key(phase)}
     return task(  # type: ignore[return-value]
         name=phase,
         task_run_name=phase + "-{step:06d}",
-        persist_result=True,
         result_serializer="json",
-        cache_key_fn=_cache_key(phase),
+        **({"persist_result": False, "cache_policy": NO_CACHE} if commits else caching),
         retries=len(RETRY_DELAYS_S),
         retry_delay_seconds=RETRY_DELAYS_S,
         retry_jitter_factor=0.5,

@@ -21,7 +21,7 @@ from tasks.cluster import Session, current_session
 from tasks.naming import phase_task
 
 
-@phase_task("publish")
+@phase_task("publish", commits=True)
 def publish(run_key: str, lineage: int, step: int, rollouts: Json, advantages: Json, update: Json) -> Json:
     """Commit the step: its policy version and manifest are on the disk, then `LATEST` names them."""
     return commit_published(current_session(), step, {"rollout": rollouts, "advantage": advantages, "update": update})

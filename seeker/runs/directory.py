@@ -52,6 +52,11 @@ class RunDirectory:
     def policy_folder(self) -> Path:
         return self.root / "policy"
 
+    @property
+    def cache_key(self) -> str:
+        """Names this directory to caches: a copy of it, which goes on by itself, is another."""
+        return f"{self.key}-{self.root.stat().st_ino:x}"
+
     def step_path(self, step: int) -> str:
         """Folder of a step, relative to the run directory: ``steps/000003``."""
         return f"steps/{step:06d}"

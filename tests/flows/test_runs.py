@@ -9,7 +9,7 @@
 7. metrics.jsonl is derived: a torn or lost file is whole again; an evaluation stands in the row of the step that made
    its version, the starting policy's in a row of step -1.
 8. Events survive a torn line.
-9. A directory begun again under the same name has another key.
+9. A directory begun again under the same name has another key, and so has a copy to caches.
 10. Checkpoints are found by version; pruning keeps the newest.
 11. Published objects read back from the folder as from the store, patch by patch.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -190,6 +191,14 @@ def test_events_survive_a_torn_line(tmp_path: Path) -> None:
 
 def test_a_run_begun_again_is_another_run_to_caches(tmp_path: Path) -> None:
     assert start_run(tmp_path / "a").key != start_run(tmp_path / "b").key
+
+
+def test_a_copy_of_a_run_is_another_run_to_caches_and_a_moved_one_is_not(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "a")
+    shutil.copytree(run.root, tmp_path / "b")
+    assert load_run(tmp_path / "b").cache_key != run.cache_key
+    before = run.cache_key
+    assert load_run((tmp_path / "a").rename(tmp_path / "c")).cache_key == before
 
 
 def test_checkpoints_are_found_and_pruned(tmp_path: Path) -> None:
