@@ -174,11 +174,13 @@ def test_orphans_are_collected(bound: Program) -> None:
 
 def test_it_starts_fast(tmp_path: Path) -> None:
     bare = [_seconds([sys.executable, "-c", "import grpc"]) for _ in range(2)]
-    start = time.monotonic()
-    program = Program(tmp_path)
-    seconds = time.monotonic() - start
-    program.end()
-    assert seconds < min(bare) + 1.0
+    seconds: list[float] = []
+    for number in range(3):
+        start = time.monotonic()
+        program = Program(tmp_path, f"ex-{number}")
+        seconds.append(time.monotonic() - start)
+        program.end()
+    assert min(seconds) < min(bare) + 1.0
 
 
 def _seconds(line: list[str]) -> float:

@@ -186,16 +186,16 @@ def test_cancelled_calls(session: Session) -> None:
 def test_lease(session: Session) -> None:
     key = f"{session.objects.prefix}/lease"
     session.objects.put("lease", {"count": 1})
-    executors = [session.executor(f"ex-{number}", lease_key=key, lease_s=1.2) for number in range(2)]
+    executors = [session.executor(f"ex-{number}", lease_key=key, lease_s=0.9) for number in range(2)]
     idle = executors[1].value("pid")
     running = executors[0].begin("sleep", 600)
     for count in range(2, 5):
-        time.sleep(0.4)
+        time.sleep(0.3)
         session.objects.put("lease", {"count": count})
     assert not running.done()
     reply = running.result(timeout=20)
     assert reply["kind"] == "lease"
-    assert "not renewed for 1.2 s" in reply["message"]
+    assert "not renewed for 0.9 s" in reply["message"]
     wait_until(lambda: not is_running(idle), 10, "the idle process ends")
     assert executors[0].call("echo", 1)["kind"] == "lease"
     session.objects.put("lease", {"count": 9})
