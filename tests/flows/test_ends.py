@@ -1,0 +1,78 @@
+"""Where a flow run ends before its training run does, on the scripted cluster.
+
+1. `pause_after` stops after that commit: the flow run is completed and says how to go on, the run says paused.
+2. A pause that is asked for while the run lives is obeyed after the next commit; where nobody writes it is refused.
+3. The run goes on from there, also to another end, and is in the end what a run without a pause is.
+4. Chunks are of deployments only: a plain command goes on in the same process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.stopping import Limits, Stops, how_to_go_on
+from flows.train import train
+from seeker.errors import ConfigError, RunDirectoryError
+from seeker.runs import load_run, read_latest
+from seeker.runs.pausing import request_pause
+from seeker.runs.state import read_state
+from tasks.cluster import use_cluster
+from tests.flows.fake_cluster import FakeCluster
+from tests.flows.tiny_run import tiny_config
+from tests.flows.whole import copy_inputs, outcome
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+
+def test_paused_and_gone_on_with(uninterrupted: Path, tmp_path: Path) -> None:
+    copy_inputs(uninterrupted.parent, tmp_path)
+    config = tiny_config(tmp_path)
+    root = tmp_path / "run"
+    with use_cluster(FakeCluster()):  # type: ignore[arg-type]
+        state = train(config=config, run_id="tiny", pause_after=1, return_state=True)
+        assert (state.name, state.is_completed()) == ("Paused", True)
+        assert state.message.startswith(f"paused after step 1 of 2; go on with `seeker resume {root}`")
+        assert done(root) == 1
+        assert (read_state(root).state, read_state(root).reason) == ("paused", "after step 1 of 2 (paused)")
+        with pytest.raises(RunDirectoryError, match="nobody is writing this run"):
+            request_pause(root)
+        told = train(run_id=str(root), max_steps_per_run=1)
+    assert (told["policy_version"], told["finished"]) == (2, True)
+    assert outcome(root) == outcome(uninterrupted)
+
+
+def test_paused_from_outside_and_ended_elsewhere(uninterrupted: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+
+    def ask(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method == "update" and args[0] == 0:
+            request_pause(root)
+
+    copy_inputs(uninterrupted.parent, tmp_path)
+    with use_cluster(FakeCluster(ask)):  # type: ignore[arg-type]
+        assert train(config=tiny_config(tmp_path), run_id="tiny")["policy_version"] == 1
+    assert read_state(root).state == "paused"
+    with use_cluster(FakeCluster()):  # type: ignore[arg-type]
+        assert train(run_id=str(root), steps=1)["finished"] is True
+    assert not (root / "pause").exists()
+
+
+def test_limits_are_whole_numbers() -> None:
+    with pytest.raises(ConfigError, match="pause_after: expected a whole number from 1 on, found 0"):
+        Limits(pause_after=0).check()
+
+
+def test_the_end_of_the_run_is_no_stop(uninterrupted: Path) -> None:
+    run = load_run(uninterrupted)
+    stops = Stops(run, Limits(pause_after=2, max_steps_per_run=1), first=0)
+    assert stops.reason(2) is None
+    assert str(run.root) in how_to_go_on(run)
+
+
+def done(root: Path) -> int:
+    latest = read_latest(load_run(root))
+    return 0 if latest is None else latest.policy_version
