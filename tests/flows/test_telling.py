@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from flows.due import is_checkpoint_due, modes_due
 from flows.progress import StepProgress, describe_left
 from flows.summary import count_parameters, low_score_notice
-from flows.due import is_checkpoint_due, modes_due
 from seeker.evaluation import summarize, wilson_interval
 from seeker.types import Author, Question, Search, Span, StopReason, Trajectory
 from tests.flows.runs import small_config
