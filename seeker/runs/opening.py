@@ -64,7 +64,7 @@ def fork_run(root: Path, version: int, config: RunConfig) -> RunDirectory:
     """
     with writer_lock(root):
         run = recover(load_run(root))
-        changed = describe_differences(run.config, config)
+        changed = [line for line in describe_differences(run.config, config) if _section(line) != "out"]
         _check_fork(run, version, config, changed)
         floor = version if _changes_updates(changed) else run.floor
         commit = None if version == 0 and _changes(changed, ("policy",)) else _commit_of(run, version)
