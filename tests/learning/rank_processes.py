@@ -1,12 +1,15 @@
-"""Processes that wait for work as trainer ranks do: each runs the functions of this module that it is told to."""
+"""Processes that wait for work as trainer ranks do: each runs the functions that it is told to.
+
+A function is named as ``module:function``, or as ``function`` when it is of this module.
+"""
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +111,8 @@ def _serve(channel: Connection) -> None:
         except EOFError:
             return
         try:
-            channel.send(getattr(sys.modules[__name__], function)(*args))
+            module, _, name = function.rpartition(":")
+            channel.send(getattr(importlib.import_module(module or __name__), name)(*args))
         except Exception as error:
             channel.send((type(error).__name__, str(error)))
 
