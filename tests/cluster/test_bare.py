@@ -42,7 +42,9 @@ def test_collecting_imports_nothing_heavy() -> None:  # 1
 
 def test_conformance_knows_nothing_of_seeker(cluster: Cluster) -> None:  # 2
     ours = f"{HEAVY} | {{'seeker', 'flows', 'tasks'}}"
-    told = RUN_PYTEST + f"print(sorted({{name.partition('.')[0] for name in sys.modules}} & ({ours}))); sys.exit(status)"
+    told = (
+        RUN_PYTEST + f"print(sorted({{name.partition('.')[0] for name in sys.modules}} & ({ours}))); sys.exit(status)"
+    )
     named = {"FLAME_ENDPOINT": cluster.endpoint, "FLAME_CACHE_ENDPOINT": cluster.describe()["cache_endpoint"]}
     few = [f"tests/cluster/conformance/test_{name}.py" for name in ("applications", "objects")]
     assert _run(told, *few, **named) == "[]"
