@@ -113,6 +113,7 @@ def _loop(session: Session, limits: Limits) -> tuple[int, Reason | None]:
     first = 0 if latest is None else latest.next_step
     described = describe_rollouts(session)  # executors load while the trainer does
     publish_held(session, first)
+    run = session.run  # of another lineage when the policy could not be rebuilt bit for bit
     template = described.result()["template"]
     run.amend({"template": template})
     with StepProgress(run.run_id, first, steps) as progress:

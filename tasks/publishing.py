@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from seeker.runs import (
+    Beginning,
     FileRef,
     Json,
+    Latest,
+    RunDirectory,
     append_metrics,
+    begin_lineage,
     commit_start,
     commit_step,
+    published_manifest,
     read_latest,
     read_manifest,
     write_checkpoint_summary,
@@ -64,10 +70,23 @@ def publish_held(session: Session, version: int) -> None:
     """Publish `version` into this session's object store: the start of a run, or where a resumed run goes on."""
     published = stage_policy(session, version)
     session.policy = published["manifest"]
-    if read_latest(session.run) is None:
+    latest = read_latest(session.run)
+    if latest is None:
         commit_start(session.run, _write_policy(session, version, published["manifest"]))
+    elif published_manifest(session.run, version)["digest"] != published["manifest"]["digest"]:
+        session.run = _tell_apart(session.run, latest)
     write_metrics(session.run)
     write_checkpoint_summary(session.run)
+
+
+def _tell_apart(run: RunDirectory, latest: Latest) -> RunDirectory:
+    """A replay gave another policy than was committed, as a GPU may: what follows is another lineage, and says so."""
+    fresh = begin_lineage(run, Beginning(latest, "replay"))
+    note = (
+        f"policy version {latest.policy_version} was rebuilt by replay and is not bit for bit the committed one: "
+        f"going on from it as lineage {fresh.lineage}"
+    )
+    return replace(fresh, notes=(*run.notes, note))
 
 
 def stage_policy(session: Session, version: int) -> Json:

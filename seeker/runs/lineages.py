@@ -32,7 +32,7 @@ class Beginning:
     """
 
     commit: Latest | None  # None: from nothing
-    reason: str  # "fork" or "damage"
+    reason: str  # "fork", "damage" or "replay"
     changed: tuple[str, ...] = ()  # fields of the configuration
     damaged: tuple[str, ...] = ()  # files to put aside
 

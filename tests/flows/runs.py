@@ -6,6 +6,7 @@ from pathlib import Path
 
 from seeker.config import RunConfig
 from seeker.runs import (
+    Json,
     RunDirectory,
     commit_start,
     commit_step,
@@ -14,6 +15,7 @@ from seeker.runs import (
     write_json,
     write_metrics,
 )
+from seeker.runs.files import dump_json
 
 
 def small_config(**changes: object) -> RunConfig:
@@ -35,11 +37,11 @@ def start_run(root: Path, **changes: object) -> RunDirectory:
     return run
 
 
-def commit_one(run: RunDirectory, step: int, **metrics: float) -> None:
+def commit_one(run: RunDirectory, step: int, policy: Json | None = None, **metrics: float) -> None:
     """Commit a step that did nothing."""
-    policy = write_file(run.root, f"policy/{step + 1:06d}.json", b"{}")
+    published = write_file(run.root, f"policy/{step + 1:06d}.json", dump_json(policy or {}))
     batch = write_file(run.root, f"{run.step_path(step)}/batch.bin", bytes([step]))
-    commit_step(run, step, policy, {"rollouts": [], "batch": batch.to_json(), "metrics": metrics})
+    commit_step(run, step, published, {"rollouts": [], "batch": batch.to_json(), "metrics": metrics})
 
 
 def write_evaluation(run: RunDirectory, version: int, mode: str, exact_match: float) -> None:
