@@ -24,6 +24,7 @@ MAX_TRIES = 3  # of one call
 PAUSE_S = 1.0  # before the gang is formed again
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
+PORT_TRIES = 100
 
 Value = TypeVar("Value")
 
@@ -34,8 +35,9 @@ class Trainers:
     Example: ``trainers.run("update", 3, handle)`` gives ``[{"metrics": {...}}, {"metrics": {...}}]`` with two ranks.
     """
 
-    def __init__(self, service: Service, config: ClusterConfig, events: EventLog) -> None:
+    def __init__(self, service: Service, config: ClusterConfig, events: EventLog, pause_s: float = PAUSE_S) -> None:
         self.prefix = service.prefix
+        self._pause_s = pause_s
         self._service = service
         self._config = config
         self._events = events
@@ -107,7 +109,7 @@ class Trainers:
                 f"the trainers were lost {attempt} times in {method!r}, the last time: {error}. events.jsonl in the "
                 "run directory holds the causes. Mend them and start the run again: it goes on from its last commit"
             ) from error
-        time.sleep(PAUSE_S * attempt)
+        time.sleep(self._pause_s * attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +140,12 @@ def rendezvous(hosts: Sequence[str], config: ClusterConfig) -> Json:
     }
 
 
-def choose_port() -> int:
+def choose_port(ports: range = PORTS) -> int:
     """A port that is free here, which is where rank 0 is on one machine; elsewhere its being taken is noticed."""
-    for port in random.sample(PORTS, 100):
+    for port in random.sample(ports, min(len(ports), PORT_TRIES)):
         try:
             socket.create_server((LOOPBACK, port)).close()
         except OSError:
             continue
         return port
-    raise ClusterError(f"none of 100 ports from {PORTS.start} to {PORTS.stop} is free for the trainers' rendezvous")
+    raise ClusterError(f"no port from {ports.start} to {ports.stop} is free for the trainers' rendezvous")

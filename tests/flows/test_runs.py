@@ -110,6 +110,16 @@ def test_same_configuration_goes_on_and_a_changed_one_is_refused(tmp_path: Path)
     assert "steps" not in str(caught.value)
 
 
+def test_a_run_written_before_a_field_existed_goes_on(tmp_path: Path) -> None:
+    run = start_run(tmp_path)
+    told = run.describe()
+    for name in ("context", "rollouts_max", "connect_deadline_s", "rank_deadline_s"):
+        del told["config"]["cluster"][name]
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    again = open_run(tmp_path, small_config(), "demo")
+    assert (again.key, again.config.cluster.rank_deadline_s) == (run.key, 120.0)
+
+
 def test_directories_that_are_no_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(RunDirectoryError, match=r"thesis\.tex"):
