@@ -114,6 +114,12 @@ def test_a_lost_trainer_is_never_restored_from_before_the_fork(root: Path, whole
     assert restore_points(run, STEPS) == [5, 2]  # the lineage's start is always kept
 
 
+def test_states_from_before_the_fork_do_not_count(root: Path) -> None:
+    assert restore_points(load_run(root), 4) == [4, 2, 0]
+    assert restore_points(fork_run(root, 4, config(rate=2e-6)), 4) == [4]
+    assert (root / "checkpoints/000002").is_dir()
+
+
 def test_nothing_of_the_old_next_step_is_reused(tmp_path: Path) -> None:
     root = tmp_path / "forked"
     play_until(root, config(), 3)
