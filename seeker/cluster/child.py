@@ -1,22 +1,18 @@
 """The process behind an executor: holds one service and runs its methods, one at a time.
 
 Started by `starter/process.py` with the numbers of its parent, its channel and the files that it holds locked; it dies
-with its parent. Everything that a service prints goes to the service's log.
+with its parent (`leash.py`). Everything that a service prints goes to the service's log.
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib
 import json
 import os
 import pickle
-import signal
 import socket
 import sys
-import threading
-import time
 import traceback
 from typing import Any
 
@@ -25,16 +21,13 @@ from seeker.cluster.starter.channel import Channel
 
 INLINE_BYTES = 128 * 1024
 TEXT_CHARS = 16_000
-_PARENT_POLL_S = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     faulthandler.enable()
-    parent, end, *held = map(int, sys.argv[1:])
+    _, end, *held = map(int, sys.argv[1:])
     for descriptor in (end, *held):  # ours alone: what the service starts inherits neither channel nor locks
         os.set_inheritable(descriptor, False)
-    _die_with(parent)
     channel = Channel(socket.socket(fileno=end))
     try:
         _serve(channel)
@@ -56,21 +49,6 @@ def _serve(channel: Channel) -> None:
         if gang is not None:
             context.gang = GangMembership(**gang)
         channel.send(pickle.dumps(_answer(service, method, arguments), protocol=pickle.HIGHEST_PROTOCOL))
-
-
-def _die_with(parent: int) -> None:
-    """End when the executor ends: by signal where the kernel offers it, by looking every second elsewhere."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
-
-
-def _watch_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_PARENT_POLL_S)
-    os._exit(1)
 
 
 def _context(setup: dict[str, Any]) -> ServiceContext:

@@ -25,7 +25,9 @@ KILL_WAIT_S = 5.0
 EXIT_WAIT_S = 1.0  # a closed channel is often the first news of an exit
 
 # Not `-m`, which looks for modules in the working directory first.
-_COMMAND = "import sys; sys.path[:] = filter(None, sys.path); from seeker.cluster.child import main; main()"
+_COMMAND = """import sys; sys.path[:] = filter(None, sys.path)
+from seeker.cluster.leash import die_with; die_with(int(sys.argv[1]))
+from seeker.cluster.child import main; main()"""
 
 
 class ServiceProcess:
