@@ -181,6 +181,7 @@ class Cluster:
                 self._remove_own(faults)
             self._end_lease(faults)
         finally:
+            shared_loop().wait(self._opener.close())
             self._frontend.close()
             self._flight.close()
             if self._embedded is not None:

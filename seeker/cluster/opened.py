@@ -72,6 +72,7 @@ class OpenSession:
     frontend: FrontendClient
     objects: FlightObjects
     embedded: EmbeddedCluster | None  # its clock is ours, and its end is seen at once
+    release_s: float = 120.0  # its executors are released after so long without a call
     given_up: str = ""  # why it takes no more calls
     tries: dict[str, Try] = field(default_factory=dict[str, Try])
     _works: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])

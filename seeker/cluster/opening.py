@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import pickle
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from seeker.cluster import wire
+from seeker.cluster.abandoned import ADVICE, keep_from_release
 from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import FrontendClient, RefusedError
 from seeker.cluster.lease import Lease
+from seeker.cluster.loop import shared_loop
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.cluster.opened import OpenSession
 from seeker.cluster.resources import Resources, resources_of
@@ -74,6 +77,7 @@ class Opener:
     embedded: EmbeddedCluster | None
     applications: set[str] = field(default_factory=set[str])  # registered by us
     abandoned: list[str] = field(default_factory=list[str])  # sessions that could not be closed, and why
+    _keeping: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"])
     _code: set[str] = field(default_factory=set[str])
 
     def open(self, service: ServicePlan) -> OpenSession:
@@ -90,7 +94,7 @@ class Opener:
         self.objects.put(plan.prefix, pickle.dumps({}), PARKED_NAME)
         self._open_session(service.application, plan, context)
         ship(code, self.objects)  # another driver may have removed it before it could see our lease
-        return OpenSession(plan, self.frontend, self.objects, self.embedded)
+        return OpenSession(plan, self.frontend, self.objects, self.embedded, service.application.release_s)
 
     def _ship(self, target: str) -> Code:
         """Again while somebody edits the tree: a digest must stand for what it says."""
@@ -112,11 +116,20 @@ class Opener:
 
     def abandon(self, session: OpenSession, why: str) -> None:
         """Name and report a session that stays at the cluster."""
-        text = f"session {session.plan.id} of application {session.plan.application} is abandoned: {why}"
+        text = f"session {session.plan.id} of application {session.plan.application} is abandoned: {why}; {ADVICE}"
         self.abandoned.append(text)
         _log.warning("%s", text)
         self.objects.prefixes.discard(session.plan.prefix)  # its executors still look for their cancel object
         self.lease.own(abandoned=session.plan.id)
+        shared_loop().spawn(self._keep(session))
+
+    async def _keep(self, session: OpenSession) -> None:
+        self._keeping.append(shared_loop().task(keep_from_release(session)))
+
+    async def close(self) -> None:
+        """Leave the abandoned sessions alone."""
+        for task in self._keeping:
+            task.cancel()
 
     def _setup(self, service: ServicePlan, plan: SessionPlan, code: Code) -> dict[str, Any]:
         more_roots = (self.settings.code_root,) if self.settings.code_root else ()

@@ -26,7 +26,7 @@ from tests.benchmarks.processes import Usage, usage_of
 from tests.cluster.conftest import descendants, is_running, wait_until
 from tests.cluster.load import ECHO, SMALL, Load
 from tests.cluster.served import served_cluster, settings_of
-from tests.cluster.victims import kill_one, orphans
+from tests.cluster.victims import await_no_orphans, kill_one
 
 ROUNDS = int(os.environ.get("SEEKER_DRILL_ROUNDS", "20"))
 ENGINE_ROUNDS = min(ROUNDS, 20)  # each may leave slots behind for good
@@ -57,7 +57,7 @@ def test_random_kills() -> None:
             work = load.round()
             killed += attack(rng, process.pid)
             assert work.finish() == [], f"round {number}"
-            wait_until(lambda: not orphans(process.pid, root), 5, "no process is out of the cluster's sight")
+            await_no_orphans(process.pid, root)
             usages.append({"driver": usage_of(os.getpid()), "cluster": usage_of(process.pid)})
         family = descendants(process.pid)
     print(f"{ROUNDS} rounds: killed {dict(killed)}, outcomes {dict(load.outcomes)}, {load.retries} retries")
@@ -86,7 +86,7 @@ def test_random_kills_with_the_engines_faults(tmp_path: Path) -> None:
                 work = load.round()
                 killed += attack(rng, served["pid"])
                 assert work.finish() == [], f"round {number}"
-                wait_until(lambda: not orphans(served["pid"], Path(served["root"])), 5, "no orphans")
+                await_no_orphans(served["pid"], Path(served["root"]))
         with open_cluster(settings_of(served, run_id="other")) as other:
             assert other.start("after", ECHO, {}, SMALL).call("echo", 1, deadline_s=30).result() == 1
             assert other.abandoned == []

@@ -8,6 +8,8 @@ stranger's answer be used.
 4.  A gang whose member's executor dies is lost with the rank's name, and forms again in another session.
 5.  A stranger that the engine binds to a gang's session holds its call, another is sent, and no answer is its.
 6.  What hangs or ends before it opens its socket is ended by the call's deadline, which tells what the cluster shows.
+7.  The executors of a session that was left are not released while its driver lives, however short their release delay:
+    releasing a dead one would brick the cluster.
 """
 
 from __future__ import annotations
@@ -68,6 +70,23 @@ def test_a_dead_executor_is_left_behind(engine: Cluster, tmp_path: Path) -> None
     assert again.result() == "survived"
     assert again.num_retries == 1
     assert len(engine.abandoned) == 2
+
+
+@pytest.mark.drill
+def test_a_dead_executor_is_not_released(tmp_path: Path) -> None:
+    with (
+        served_cluster("--faults", "engine", "--slots", "40") as served,
+        open_cluster(settings_of(served, run_id="engine")) as engine,
+    ):
+        service = engine.start("brief", ECHO, {}, resources=SMALL, executors=2, release_s=4)
+        with pytest.raises(LostError, match="transport error"):
+            service.call("kill_executor", str(tmp_path / "a"), deadline_s=60).result()
+        assert service.call("echo", 7, deadline_s=30).result() == 7
+        end = time.monotonic() + 9.0
+        while time.monotonic() < end:
+            with open_cluster(settings_of(served, run_id="beside")) as beside:
+                after = beside.start("after", ECHO, {}, resources=SMALL)
+                assert after.call("echo", 1, deadline_s=20, idempotent=True).result() == 1
 
 
 @pytest.mark.drill

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,10 +44,18 @@ def kill_one(rng: random.Random, cluster: int, kinds: tuple[str, ...] = KINDS) -
     return kind
 
 
-def orphans(cluster: int, root: Path) -> list[int]:
-    """Processes that an executor of this cluster started, which are no longer below it."""
+def orphans(cluster: int, root: Path) -> dict[int, str]:
+    """Processes that an executor of this cluster started, which are no longer below it, with their command lines."""
     below = descendants(cluster)
-    return [pid for pid in _started_under(root) if pid not in below and is_running(pid)]
+    left = [pid for pid in _started_under(root) if pid not in below and is_running(pid)]
+    return {pid: _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace")[-200:] for pid in left}
+
+
+def await_no_orphans(cluster: int, root: Path, deadline_s: float = 5.0) -> None:
+    end = time.monotonic() + deadline_s
+    while left := orphans(cluster, root):
+        assert time.monotonic() < end, f"out of the cluster's sight for {deadline_s} s: {left}"
+        time.sleep(0.05)
 
 
 def _started_under(root: Path) -> Iterator[int]:
