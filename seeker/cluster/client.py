@@ -57,6 +57,8 @@ __all__ = [
 _log = logging.getLogger("seeker.cluster")
 
 _START_DEADLINE_S = 30.0
+_CLOSE_DEADLINE_S = 5.0
+_CONTROL_DEADLINE_S = 15.0  # for the small objects that calls and sessions need
 _QUIET = {"FLAME_LOG": "warning"}  # the SDK logs three lines a call otherwise
 _FAULTS = (ClusterError, OSError)
 
@@ -83,18 +85,19 @@ class Cluster:
         self._embedded = embedded
         self._frontend = FrontendClient(address.endpoint, address.ca_file, settings.connect_deadline_s)
         self._flight = FlightObjects(address.cache_endpoint, address.cache_ca_file)
+        self._control = FlightObjects(address.cache_endpoint, address.cache_ca_file, _CONTROL_DEADLINE_S)
         self._services: list[Service] = []
         self._lock = threading.Lock()
         self._closed = False
         try:
             self._flight.wait_ready(settings.connect_deadline_s)
             lease_objects = FlightObjects(address.cache_endpoint, address.cache_ca_file, settings.lease_s / 3)
-            lease = Lease(lease_objects, settings.run_id, settings.lease_s, lambda: tuple(self._flight.prefixes))
+            lease = Lease(lease_objects, settings.run_id, settings.lease_s, self._prefixes)
         except BaseException:
             self._frontend.close()
             raise
-        self._opener = Opener(settings, self._frontend, self._flight, lease, embedded)
-        self._sweep = Sweep(self._frontend, self._flight) if embedded is None else None
+        self._opener = Opener(settings, self._frontend, self._control, lease, embedded)
+        self._sweep = Sweep(self._frontend, self._control) if embedded is None else None
 
     @property
     def objects(self) -> ObjectStore:
@@ -178,16 +181,23 @@ class Cluster:
             self._try(faults, self._close_services)
             if self._sweep is not None:
                 self._sweep.close()
-                self._remove_own(faults)
+                self._try(faults, lambda: self._control.wait_ready(_CLOSE_DEADLINE_S))
+                if not faults:
+                    self._remove_own(faults)
             self._end_lease(faults)
         finally:
             shared_loop().wait(self._opener.close())
             self._frontend.close()
+            self._control.close()
             self._flight.close()
             if self._embedded is not None:
                 self._embedded.stop()
         for fault in (*faults, *self.abandoned):
             _log.warning("closing the cluster %s: %s", self.endpoint, fault)
+
+    def _prefixes(self) -> list[str]:
+        """Where we have put objects, by now."""
+        return sorted({*self._flight.prefixes, *self._control.prefixes})
 
     def _close_services(self) -> None:
         with self._lock:
@@ -196,17 +206,20 @@ class Cluster:
         shared_loop().wait(_all(*(service.closing(patient) for service in services)))
 
     def _remove_own(self, faults: list[str]) -> None:
-        for prefix in sorted(self._flight.prefixes):
+        for prefix in self._prefixes():
             if not prefix.startswith(CODE_PREFIX):
-                self._try(faults, lambda prefix=prefix: self._flight.delete(prefix))
+                self._try(faults, lambda prefix=prefix: self._control.delete(prefix))
         for application in sorted(self._opener.applications):
             self._try(faults, lambda application=application: unregister(self._frontend, application))
-        self._try(faults, lambda: release_code(self._flight, self._opener.lease.key, self._opener.code()))
+        self._try(faults, lambda: release_code(self._control, self._opener.lease.key, self._opener.code()))
 
     def _end_lease(self, faults: list[str]) -> None:
         """It stays where it names what could not be removed."""
-        keep = self._embedded is not None or bool(faults or self.abandoned)
-        self._try(faults, self._opener.lease.leave if keep else self._opener.lease.close)
+        lease = self._opener.lease
+        if self._embedded is not None or faults or self.abandoned:
+            self._try(faults, lambda: lease.leave(renew=self._embedded is None))
+        else:
+            self._try(faults, lease.close)
 
     def _try(self, faults: list[str], work: Any) -> None:
         try:

@@ -21,6 +21,7 @@ from seeker.cluster.objects import ObjectHandle
 from seeker.cluster.opened import GRACE_S, OpenSession
 from seeker.errors import CallError, ClusterError, DeadlineError, GangLostError, PayloadError
 
+READ_S = 2.0
 OTHERS_S = 3.0  # until the other members' ends tell which one was lost
 RAISED_S = 2.0  # after the first rank's own error: whether all ranks raise
 
@@ -43,7 +44,8 @@ class Gang:
         self.ended: GangLostError | None = None
         self._session = session
         self._examine = examine
-        self._outstanding: dict[Call, None] = {}
+        self._calls: list[Call] = []  # of the latest turn
+        self._turn = asyncio.Lock()
         self._loss: asyncio.Task[GangLostError] | None = None
         self._numbers = itertools.count(1)
 
@@ -56,12 +58,10 @@ class Gang:
             raise self.ended
         label = f"{self.name}.{method}@{self.generation}#{next(self._numbers)}"
         arguments = pickled_arguments(label, args, kwargs)
-        barrier = self._session.objects.put(
-            self._session.plan.prefix, pickle.dumps({"world": self.world}), f"barrier-{secrets.token_hex(6)}"
-        )
+        barrier = f"{self._session.plan.prefix}/barrier-{secrets.token_hex(6)}"
         calls = [Call(f"{label}.{number}", deadline_s, self._cancel) for number in range(self.world)]
-        request = Request(method, arguments, generation=self.generation, barrier=barrier.key)
-        shared_loop().spawn(self._run_all(calls, request, barrier))
+        request = Request(method, arguments, generation=self.generation, barrier=barrier)
+        shared_loop().spawn(self._run_all(calls, request))
         return calls
 
     def run(self, method: str, *args: Any, deadline_s: float, **kwargs: Any) -> list[Any]:
@@ -101,13 +101,38 @@ class Gang:
 
     # -- on the shared loop ------------------------------------------------------------------------------------------
 
-    async def _run_all(self, calls: list[Call], request: Request, barrier: ObjectHandle) -> None:
-        self._outstanding.update(dict.fromkeys(calls))
+    async def _run_all(self, calls: list[Call], request: Request) -> None:
+        """One turn at a time: with two under way, a member could wait in one for a member that waits in the other."""
+        assert request.barrier is not None
         end = time.monotonic() + calls[0].deadline_s
+        try:
+            await asyncio.wait_for(self._turn.acquire(), calls[0].deadline_s)
+        except TimeoutError:
+            error = DeadlineError(
+                f"{calls[0].label} did not begin within {calls[0].deadline_s:g} s: another still runs"
+            )
+            lost = await self._lost(calls[0], request, error)
+            return self._settle_all(calls, lost)
+        try:
+            await self._take_turn(calls, request, end)
+        finally:
+            self._turn.release()
+
+    async def _take_turn(self, calls: list[Call], request: Request, end: float) -> None:
+        assert request.barrier is not None
+        if self.ended is not None:
+            return self._settle_all(calls, self.ended)
+        try:
+            await _put(self._session, request.barrier, self.world, end - time.monotonic())
+        except ClusterError as error:
+            return self._settle_all(calls, error)
+        self._calls = calls
         await asyncio.gather(*(self._run_one(call, request, end) for call in calls))
+        return await _delete(self._session, request.barrier)
+
+    def _settle_all(self, calls: list[Call], error: BaseException) -> None:
         for call in calls:
-            del self._outstanding[call]
-        await shared_loop().blocking(self._session.objects.delete, barrier.key)
+            call.settle(error=error)
 
     async def _run_one(self, call: Call, request: Request, end: float) -> None:
         try:
@@ -133,7 +158,7 @@ class Gang:
         return await asyncio.shield(self._loss)
 
     async def _find_loss(self, call: Call, request: Request, error: ClusterError) -> GangLostError:
-        ending = shared_loop().task(self._session.cancellation.end_generation(self.generation))
+        shared_loop().task(self._session.cancellation.end_generation(self.generation))  # while we look who it was
         executor = await self._absent(request) if isinstance(error, DeadlineError) else getattr(error, "executor", "")
         executor = executor or call.executor or await self._missing()
         rank = self.executors.index(executor) if executor in self.executors else -1
@@ -141,8 +166,8 @@ class Gang:
         lost = GangLostError(
             f"gang {self.name}, generation {self.generation}: {who} was lost: {error}", rank, executor if who else ""
         )
-        await ending
-        await self._end(lost)
+        shared_loop().task(self._end(lost))
+        await asyncio.sleep(0)  # it is `ended` from here on
         if isinstance(error, LostError):
             shared_loop().spawn(self._look_at(error))
         return lost
@@ -155,7 +180,7 @@ class Gang:
         assert request.barrier is not None
         barrier = ObjectHandle(request.barrier, 0, self._session.objects.endpoint)
         try:
-            parts = await shared_loop().blocking(self._session.objects.read, barrier)
+            parts = await shared_loop().blocking(self._session.objects.read, barrier, deadline_s=READ_S)
         except ClusterError:
             return ""
         came = {pickle.loads(data)["executor"] for _, data in parts.patches}
@@ -165,7 +190,7 @@ class Gang:
         """The member that has not answered when all others have; empty when that does not tell."""
         end = time.monotonic() + OTHERS_S
         while time.monotonic() < end:
-            missing = set(self.executors) - {call.executor for call in self._outstanding}
+            missing = set(self.executors) - {call.executor for call in self._calls}
             if len(missing) == 1:
                 return missing.pop()
             await asyncio.sleep(0.05)
@@ -185,9 +210,11 @@ class Gang:
 async def form_once(name: str, session: OpenSession, end: float, deadline_s: float, examine: Examine) -> Gang:
     """Every executor joins once, and answers when all have: a gang. What fails leaves no half of one behind."""
     generation, world = secrets.token_hex(6), session.plan.executors
-    handle = await shared_loop().blocking(
-        session.objects.put, session.plan.prefix, pickle.dumps({"world": world}), _gang_name(generation)
-    )
+    key = f"{session.plan.prefix}/{_gang_name(generation)}"
+    try:
+        await _put(session, key, world, deadline_s)
+    except DeadlineError as error:
+        raise DeadlineError(f"gang {name} did not form within {deadline_s:g} s: {error}") from error
     request = Request("@join", pickle.dumps(((), {})), generation=generation)
     calls = [Call(f"{name}.@join#{number}", deadline_s) for number in range(world)]
     joins = [shared_loop().task(_join(session, call, request, end)) for call in calls]
@@ -196,9 +223,8 @@ async def form_once(name: str, session: OpenSession, end: float, deadline_s: flo
     except BaseException as error:
         for join in joins:
             join.cancel()
-        text = await _how_many_came(session, handle, world)
-        await session.cancellation.end_generation(generation)
-        await _delete(session, handle.key)
+        text = await _how_many_came(session, key, world)
+        shared_loop().task(_abort(session, generation, key))
         if isinstance(error, DeadlineError) or (isinstance(error, LostError) and time.monotonic() >= end):
             raise DeadlineError(f"gang {name}: {text} within {deadline_s:g} s; {error}") from error
         raise
@@ -210,13 +236,27 @@ async def _join(session: OpenSession, call: Call, request: Request, end: float) 
     return value_of(await session.run(call, request, end), call.label)
 
 
-async def _how_many_came(session: OpenSession, handle: ObjectHandle, world: int) -> str:
+async def _abort(session: OpenSession, generation: str, key: str) -> None:
+    await session.cancellation.end_generation(generation)
+    await _delete(session, key)
+
+
+async def _how_many_came(session: OpenSession, key: str, world: int) -> str:
+    handle = ObjectHandle(key, 0, session.objects.endpoint)
     try:
-        parts = await shared_loop().blocking(session.objects.read, handle)
+        parts = await shared_loop().blocking(session.objects.read, handle, deadline_s=READ_S)
     except ClusterError as error:
         return f"it is not known how many of {world} members came ({error})"
     came = {pickle.loads(data)["executor"] for _, data in parts.patches}
     return f"{len(came)} of {world} members came"
+
+
+async def _put(session: OpenSession, key: str, world: int, deadline_s: float) -> None:
+    """A meeting point, to which the members append themselves."""
+    prefix, _, name = key.rpartition("/")
+    await shared_loop().blocking(
+        session.objects.put, prefix, pickle.dumps({"world": world}), name, deadline_s=deadline_s
+    )
 
 
 async def _delete(session: OpenSession, key: str) -> None:

@@ -56,10 +56,14 @@ class Lease:
 
         Example: ``lease.own(sessions="demo-trainer-5f0a", prefixes="seeker-1f/demo-trainer-5f0a")``.
         """
+        self.note(**names)
+        self._renew()
+
+    def note(self, **names: str) -> None:
+        """Written with the next renewal."""
         with self._lock:
             for kind, name in names.items():
                 self._owned[kind][name] = None
-        self._renew()
 
     def disown(self, **names: str) -> None:
         """Written with the next renewal."""
@@ -76,11 +80,15 @@ class Lease:
         finally:
             self._objects.close()
 
-    def leave(self) -> None:
-        """Stop renewing, and leave the object: what it names could not be removed."""
+    def leave(self, renew: bool) -> None:
+        """Stop renewing, and leave the object: what it names could not be removed, or ends with its cluster."""
         self._closed.set()
         self._thread.join()
-        self._objects.close()
+        try:
+            if renew:
+                self._renew()
+        finally:
+            self._objects.close()
 
     def _keep(self) -> None:
         pause_s = self.lease_s / RENEWALS_PER_LEASE

@@ -34,6 +34,7 @@ BROKEN_WATCH_PAUSE_S = 0.2
 CLOSE_DEADLINE_S = 10.0
 PROBE_DEADLINE_S = 2.0
 STATE_DEADLINE_S = 2.0
+CANCEL_DEADLINE_S = 5.0
 
 
 class MovedError(ClusterError):
@@ -280,7 +281,7 @@ class OpenSession:
 
     async def _close_patiently(self, cancel: bool) -> None:
         if cancel:
-            await self.cancellation.cancel_all()
+            await asyncio.wait([shared_loop().task(self.cancellation.cancel_all())], timeout=CANCEL_DEADLINE_S)
         if not self.given_up:
             self.given_up = await self._probe() or await self._close_at_cluster()
         if not self.given_up:
@@ -292,7 +293,7 @@ class OpenSession:
         end = time.monotonic() + CLOSE_DEADLINE_S
         while True:
             try:
-                await self.frontend.ask("CloseSession", request)
+                await self.frontend.ask("CloseSession", request, CLOSE_DEADLINE_S / 2)
                 return ""
             except RefusedError as error:
                 if error.status == "NOT_FOUND":
@@ -313,7 +314,7 @@ class OpenSession:
         try:
             await self.watch.look_at_executors()
         except ClusterError as error:
-            _log.info("session %s: cannot look at its executors: %s", self.plan.id, error)
+            return f"its executors cannot be looked at: {error}"
         questions = [self._ask_about() for _ in range(2 * len(self.watch.sightings.bound()))]
         for answer in await asyncio.gather(*questions, return_exceptions=True):
             if isinstance(answer, LostError) and answer.transport and await self.watch.is_poisoned(answer):

@@ -120,7 +120,7 @@ class Opener:
         self.abandoned.append(text)
         _log.warning("%s", text)
         self.objects.prefixes.discard(session.plan.prefix)  # its executors still look for their cancel object
-        self.lease.own(abandoned=session.plan.id)
+        self.lease.note(abandoned=session.plan.id)
         shared_loop().spawn(self._keep(session))
 
     async def _keep(self, session: OpenSession) -> None:

@@ -6,10 +6,12 @@
 4.  A lease that is renewed is never touched; nor is anything that no lease names.
 5.  A lease whose process cannot be looked at has lapsed when its count stands still for its own `lease_s`.
 6.  Ctrl-C in the middle of a gather leaves nothing, and ends within seconds.
+7.  A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import threading
@@ -21,9 +23,10 @@ from typing import Any
 import pytest
 
 from seeker.cluster import leftovers
-from seeker.cluster.client import Cluster, open_cluster
+from seeker.cluster.client import Cluster, gather, open_cluster
 from seeker.cluster.lease import Lease
 from seeker.cluster.objects import FlightObjects, ObjectHandle
+from seeker.errors import DeadlineError, GangLostError
 from tests.cluster.conftest import is_running, object_keys, wait_until
 from tests.cluster.served import served_cluster, settings_of, start_driver
 
@@ -102,7 +105,7 @@ def test_a_lease_that_stands_still(served: dict[str, Any]) -> None:
     objects = FlightObjects(served["cache_endpoint"])
     lease = Lease(FlightObjects(served["cache_endpoint"]), "elsewhere", 1.5, lambda: ())
     lease.own(prefixes="elsewhere/objects")
-    lease.leave()
+    lease.leave(renew=False)
     told = pickle.loads(objects.get(ObjectHandle(lease.key, 0, objects.endpoint)))
     objects.put(lease.prefix, pickle.dumps({**told, "host": "another"}), "lease")
     objects.put("elsewhere/objects", b"data")
@@ -128,3 +131,28 @@ def test_interrupted_while_it_gathers(served: dict[str, Any], tmp_path: Path) ->
     assert time.monotonic() - start < 12
     assert object_keys(served["cache_endpoint"]) == []
     wait_until(lambda: not any(map(is_running, (told["pid"], told["parent"]))), 10, "its executors go")
+
+
+@pytest.mark.drill
+def test_a_frozen_cluster() -> None:
+    with served_cluster() as served:
+        cluster = open_cluster(settings_of(served, run_id="frozen"))
+        plain = cluster.start("plain", "tests.cluster.services:Echo", {}, resources="mem=64m")
+        pair = cluster.start("pair", "tests.cluster.gang_services:Member", {}, "mem=64m", executors=2, gang=True)
+        gang = pair.form(deadline_s=60)
+        calls = [plain.call("sleep", 60, deadline_s=3), *gang.call_all("pause", 60, deadline_s=3)]
+        time.sleep(0.3)
+        start = time.monotonic()
+        os.kill(served["pid"], signal.SIGSTOP)
+        try:
+            late = plain.call("echo", 1, deadline_s=2)
+            errors = [call.error() for call in gather([*calls, late], 20)]
+            assert all(isinstance(error, DeadlineError | GangLostError) for error in errors)
+            with pytest.raises(DeadlineError, match="gang pair did not form"):
+                pair.form(deadline_s=2)
+            assert time.monotonic() - start < 25
+            cluster.close()
+            assert time.monotonic() - start < 85
+            assert len(cluster.abandoned) == 2
+        finally:
+            os.kill(served["pid"], signal.SIGCONT)
