@@ -1,39 +1,55 @@
 #!/usr/bin/env bash
-# Runs the README's session for real: serve, run, kill the worker, resume, the scheduled evaluation fires.
-# Needs the project's environments; leaves runs/demo behind. Usage: tests/deployments/session.sh
+# The README's session, run for real: serve, run, kill the worker, resume, evaluations fire. Prints commands and output.
+# Writes runs/demo (which must not be there). Usage: tests/deployments/session.sh [flags of `seeker serve`]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-say() { printf '\n$ %s\n' "$*"; }
-run() { say "$*"; eval "$*" 2>&1; }
-serve_log=$(mktemp)
-rm -rf runs/demo
+export PATH=$PWD/.venv/bin:$PATH
+seeker() { python -m flows.cli "$@"; } # what .venv/bin/seeker is, of this checkout
+test ! -e runs/demo || { echo "runs/demo is there: move it away first" >&2; exit 2; }
+log=$(mktemp)
+shown=0
 
-say "make serve"
-.venv/bin/python -m flows.cli serve "$@" > "$serve_log" 2>&1 &
+show() { printf '\n$ %s\n' "$1"; }
+run() { show "$1"; eval "$1" 2>&1 | sed 's/ *$//' | grep -v '^$' || true; }
+first_terminal() { tail -n +$((shown + 1)) "$log" | sed 's/^/  | /'; shown=$(wc -l < "$log"); }
+version() { python -c 'import json, pathlib; p = pathlib.Path("runs/demo/LATEST"); print(json.loads(p.read_text())["policy_version"] if p.is_file() else 0)'; }
+evaluations() { prefect flow-run ls --flow-name evaluate --state COMPLETED --limit 200 | grep -c COMPLETED || true; }
+
+show "make serve                              # in a first terminal, whose lines begin with |"
+python -m flows.cli serve "$@" > "$log" 2>&1 &  # not the function: a signal must reach Python itself
 serve=$!
 trap 'kill -TERM $serve 2>/dev/null; wait $serve' EXIT
-until grep -q "another terminal" "$serve_log"; do sleep 1; kill -0 $serve; done
-sleep 1; cat "$serve_log"; shown=$(wc -l < "$serve_log")
-export PREFECT_API_URL=$(sed -n 's/.*export PREFECT_API_URL=//p' "$serve_log")
+until grep -q "param steps=80" "$log"; do kill -0 $serve; sleep 1; done
+first_terminal
+address=$(sed -n 's/.*export PREFECT_API_URL=//p' "$log")
+run "export PREFECT_API_URL=$address PATH=.venv/bin:\$PATH"
+export PREFECT_API_URL=$address
+before=$(evaluations)
 
-run ".venv/bin/prefect deployment run 'train/train' --param preset=micro --param run_id=demo --param steps=40 | grep -v '^$'"
-until [ -f runs/demo/LATEST ] && [ "$(.venv/bin/python -c 'import json; print(json.load(open("runs/demo/LATEST"))["policy_version"] >= 6)')" = True ]; do sleep 0.5; done
-run ".venv/bin/python -m flows.cli runs"
+run "prefect deployment run 'train/train' --param preset=micro --param run_id=demo --param steps=40"
+until [ "$(version)" -ge 6 ]; do sleep 0.2; done
+run "seeker runs"
 worker=$(pgrep -P $serve -f flows.serving.worker)
-run "kill -9 $worker    # the worker"
-until grep -q "worker is up again" "$serve_log"; do sleep 0.5; done
-echo "  (the first terminal says)"; tail -n +$((shown + 1)) "$serve_log"
-run ".venv/bin/prefect flow-run ls --limit 3"
-run ".venv/bin/python -m flows.cli runs"
-run ".venv/bin/prefect deployment run 'train/train' --param run_id=demo --watch 2>&1 | grep -E 'Created|flow-run\.|evaluate-0000|finished'"
-run ".venv/bin/python -m flows.cli runs"
-rm runs/demo/evaluations/000012-heldout-greedy.*
-say "rm runs/demo/evaluations/000012-heldout-greedy.*    # an evaluation gets lost"
-run ".venv/bin/prefect deployment schedule create evaluate/evaluate --interval 60 | grep -v '^$'    # to see it sooner"
+run "kill -9 $worker                            # the worker"
+until grep -q "worker is up again" "$log"; do sleep 0.5; done
+first_terminal
+run "seeker runs"
+run "prefect flow-run ls --flow-name train --limit 1"
+run "prefect deployment run 'train/train' --param run_id=demo --watch | grep -E 'Created|flow-run.R|flow-run.C|Completed . evaluate-|finished'"
+until [ "$(evaluations)" -gt "$before" ]; do sleep 1; done
+run "prefect flow-run ls --flow-name evaluate --state COMPLETED --limit 1    # the trigger fired"
+
+run "rm runs/demo/evaluations/000012-heldout-greedy.*                       # an evaluation gets lost"
+run "prefect --no-prompt deployment schedule create evaluate/evaluate --interval 60 --accept-yes   # to see it sooner"
 until [ -f runs/demo/evaluations/000012-heldout-greedy.json ]; do sleep 1; done
-run ".venv/bin/prefect deployment schedule ls evaluate/evaluate"
-run ".venv/bin/prefect flow-run ls --flow-name evaluate --state COMPLETED --limit 2"
-run "ls -l --time-style=+%H:%M:%S runs/demo/evaluations/000012-heldout-greedy.json"
-say "(Ctrl-C in the first terminal)"
-shown=$(wc -l < "$serve_log"); kill -INT $serve; wait $serve || true; trap - EXIT
-tail -n +$((shown + 1)) "$serve_log"
+before=$(evaluations)
+until [ "$(evaluations)" -gt "$before" ]; do sleep 1; done
+run "prefect deployment schedule ls evaluate/evaluate"
+run "prefect flow-run ls --flow-name evaluate --state COMPLETED --limit 2"
+run "ls runs/demo/evaluations/000012-heldout-greedy.*"
+run "seeker runs"
+show "(Ctrl-C in the first terminal)"
+kill -INT $serve
+trap - EXIT
+wait $serve || true
+first_terminal
