@@ -57,13 +57,13 @@ def prepare(place: Place, work: Work, num_threads: int) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def update(place: Place, work: Work) -> tuple[float, float]:
-    """One update: its seconds, and those of them spent waiting for the other rank."""
+def update(place: Place, work: Work) -> tuple[float, float, float]:
+    """One update: its seconds, those of them spent waiting for the other rank, and its seconds of CPU time."""
     trainer: PolicyTrainer = _held["trainer"]
     batch = make_batch(work.num_trajectories, trainer.version, trainer.model.config.vocab_size)
-    waited, started = trainer.ranks.waited_s, time.perf_counter()
+    waited, busy, started = trainer.ranks.waited_s, time.process_time(), time.perf_counter()
     trainer.update(batch)
-    return time.perf_counter() - started, trainer.ranks.waited_s - waited
+    return time.perf_counter() - started, trainer.ranks.waited_s - waited, time.process_time() - busy
 
 
 def make_batch(num_trajectories: int, step: int, vocabulary: int) -> Batch:
@@ -111,13 +111,15 @@ def compare(work: Work, repeats: int) -> float:
         for world, processes in sides.items():
             parameters = processes.call(f"{THIS}:prepare", world, meeting, work, THREADS // world)[0]
         seconds: dict[int, list[float]] = {1: [], 2: []}
+        busy: dict[int, list[float]] = {1: [], 2: []}
         waited: list[float] = []
         for _ in range(repeats):
             for world, processes in sides.items():
                 told = processes.call(f"{THIS}:update", world, meeting, work)
-                seconds[world].append(max(each for each, _ in told))
+                seconds[world].append(max(each for each, _, _ in told))
+                busy[world].append(sum(each for _, _, each in told))
                 if world > 1:
-                    waited.append(max(each for _, each in told) / seconds[world][-1])
+                    waited.append(max(each for _, each, _ in told) / seconds[world][-1])
     finally:
         for processes in sides.values():
             processes.close()
@@ -126,7 +128,8 @@ def compare(work: Work, repeats: int) -> float:
     print(f"{work.name}: {parameters / 1e6:.1f} M parameters, about {tokens} tokens an update")
     for world in sides:
         median = statistics.median(seconds[world])
-        print(f"  {world} rank(s) of {THREADS // world} thread(s): {median:.2f} s, {tokens / median:.0f} tokens/s")
+        print(f"  {world} rank(s) of {THREADS // world} thread(s): {median:.2f} s, {tokens / median:.0f} tokens/s, "
+              f"{statistics.median(busy[world]):.2f} s of CPU")  # fmt: skip
     print(f"  longest wait for the other rank: {statistics.median(waited):.1%} of an update")
     ratio = statistics.median(ratios)
     print(f"  ratio 2 ranks / 1 rank: {ratio:.2f} (pairs {min(ratios):.2f} to {max(ratios):.2f}, target {TARGET})")
