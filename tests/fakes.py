@@ -6,7 +6,7 @@ import threading
 import uuid
 from dataclasses import dataclass, field
 
-from seeker.cluster.objects import Buffer, ObjectHandle, ObjectParts, as_buffer
+from seeker.cluster.objects import Buffer, ObjectHandle, ObjectParts, as_buffer, object_path
 from seeker.errors import ClusterError, ObjectMissingError
 
 MAX_PATCHES = 1000
@@ -33,8 +33,7 @@ class MemoryObjects:
         self._lock = threading.Lock()
 
     def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
-        _check(prefix, (2,))
-        return self._write(f"{prefix}/{name or uuid.uuid4()}", data)
+        return self._write(object_path(prefix, str(uuid.uuid4()) if name is None else name), data)
 
     def get(self, handle: ObjectHandle) -> memoryview:
         base = self.read(handle).base

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 import pickle
 import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError, as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from seeker.errors import CallError, ClusterError, DeadlineError, PayloadError
+from seeker.errors import CallError, ClusterError, ConfigError, DeadlineError, PayloadError
 
 INLINE_BYTES = 128 * 1024
 SLACK_S = 30.0  # for the news of a call that has ended by its own deadline
@@ -62,6 +64,8 @@ class Call:
     """One method call. `num_retries` counts how often it was done again after its executor was lost."""
 
     def __init__(self, label: str, deadline_s: float, on_cancel: Callable[[Call], object] | None = None) -> None:
+        if not math.isfinite(deadline_s):
+            raise ConfigError(f"{label}: deadline_s is {deadline_s}, expected a number of seconds: every call ends")
         self.label = label
         self.deadline_s = deadline_s
         self.num_retries = 0
@@ -134,7 +138,7 @@ def value_of(reply: dict[str, Any], label: str) -> Any:
     """The value in a starter's reply, or the typed error that it stands for."""
     kind = reply["kind"]
     if kind == "value":
-        return pickle.loads(reply["value"])
+        return _unpickled(reply, label)
     text = f"{label}: {_sentence(reply)}{_place(reply)}"
     if kind in ("raised", "setup"):
         raise CallError(text, reply.get("type", ""), reply.get("traceback", ""))
@@ -147,6 +151,14 @@ def value_of(reply: dict[str, Any], label: str) -> Any:
         "barrier": BarrierError,
     }
     raise errors.get(kind, ClusterError)(text)
+
+
+def _unpickled(reply: dict[str, Any], label: str) -> Any:
+    try:
+        return pickle.loads(reply["value"])
+    except Exception as error:  # of a class that is not here, most likely
+        text = f"{label}: its value cannot be unpickled here: {type(error).__name__}: {error}{_place(reply)}"
+        raise CallError(text, type(error).__qualname__, traceback.format_exc()) from error
 
 
 def _sentence(reply: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 import secrets
 import socket
 import threading
@@ -21,6 +22,8 @@ from seeker.errors import ClusterError
 
 LEASE_APPLICATION, LEASE_NAME = "seeker-leases", "lease"
 RENEWALS_PER_LEASE = 6
+_NAME_CHARS = 100
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 OWNED = ("sessions", "applications", "prefixes", "code", "abandoned")
 
 _log = logging.getLogger("seeker.cluster")
@@ -36,7 +39,7 @@ class Lease:
 
     def __init__(self, objects: FlightObjects, run_id: str, lease_s: float, prefixes: Callable[[], Iterable[str]]):
         """`objects` is this lease's alone; `prefixes` tells where else the driver has put objects."""
-        self.prefix = f"{LEASE_APPLICATION}/{run_id}-{secrets.token_hex(4)}"
+        self.prefix = f"{LEASE_APPLICATION}/{plain_name(run_id)}-{secrets.token_hex(4)}"
         self.key = f"{self.prefix}/{LEASE_NAME}"
         self.lease_s = lease_s
         self._objects = objects
@@ -45,7 +48,8 @@ class Lease:
         self._owned: dict[str, dict[str, None]] = {kind: {} for kind in OWNED}
         self._identity = {"run_id": run_id, "host": host_name(), "pid": os.getpid(), "lease_s": lease_s}
         self._identity["pid_started"] = started_at(os.getpid())
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is owned: never held while the cache is waited for
+        self._writing = threading.Lock()  # one write at a time, so that the last one tells all
         self._closed = threading.Event()
         self._renew()
         self._thread = threading.Thread(target=self._keep, name="seeker-lease", daemon=True)
@@ -99,12 +103,18 @@ class Lease:
                 _log.warning("the lease of %s cannot be renewed: %s", self._identity["run_id"], error)
 
     def _renew(self) -> None:
-        with self._lock:
+        with self._writing:
             self._count += 1
-            owned = {kind: sorted(names) for kind, names in self._owned.items()}
+            with self._lock:
+                owned = {kind: sorted(names) for kind, names in self._owned.items()}
             owned["prefixes"] = sorted({*owned["prefixes"], *self._prefixes()})
             record = {**self._identity, **owned, "count": self._count, "renewed": time.time()}
             self._objects.put(self.prefix, pickle.dumps(record), LEASE_NAME)
+
+
+def plain_name(text: str) -> str:
+    """A text as a part of names: letters, digits, `_` and `-`, at most 100. Example: "run 7/x" is "run-7-x"."""
+    return _NOT_PLAIN.sub("-", text).strip("-")[:_NAME_CHARS]
 
 
 def host_name() -> str:

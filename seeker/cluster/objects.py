@@ -7,6 +7,7 @@ read with our own tickets (key and version): the SDK's cache would keep a second
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -126,6 +127,15 @@ class ServiceContext:
     gang: GangMembership | None = None  # set before the first call that is for a gang
 
 
+def object_path(prefix: str, name: str | None) -> str:
+    """Where a put goes. A reader's ticket ends the key with a colon, so that no name may have one."""
+    parts = prefix.split("/") + ([] if name is None else [name])
+    if prefix.count("/") != 1 or not all(parts) or any(re.search(r"[/\\*:]|\.\.", part) for part in parts):
+        text = "expected <app>/<session> and a name, none of them empty or with / \\ * : or .. in it"
+        raise ClusterError(f"object prefix {prefix!r}, name {name!r}: {text}")
+    return "/".join(parts)
+
+
 def as_buffer(data: Buffer) -> Any:
     """`data` as an Arrow buffer, without a copy."""
     if isinstance(data, np.ndarray):
@@ -150,10 +160,8 @@ class FlightObjects:
         self._lock = threading.Lock()
 
     def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
-        if prefix.count("/") != 1:
-            raise ClusterError(f"object prefix {prefix!r}: expected <app>/<session>")
+        path = object_path(prefix, name)
         self.prefixes.add(prefix)
-        path = prefix if name is None else f"{prefix}/{name}"
         return self._write(self.endpoint, path, flight.FlightDescriptor.for_path(path), data)
 
     def get(self, handle: ObjectHandle) -> memoryview:

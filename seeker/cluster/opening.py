@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import pickle
-import re
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from seeker.cluster import wire
 from seeker.cluster.abandoned import ADVICE, keep_from_release
 from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import FrontendClient, RefusedError
-from seeker.cluster.lease import Lease
+from seeker.cluster.lease import Lease, plain_name
 from seeker.cluster.loop import shared_loop
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.cluster.opened import OpenSession
@@ -32,7 +31,6 @@ _log = logging.getLogger("seeker.cluster")
 
 _REGISTRATION_TRIES = 3
 _SHIPPING_TRIES, _SHIPPING_PAUSE_S = 10, 0.2
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +188,7 @@ class Opener:
 
 def session_name(run_id: str, name: str) -> str:
     """Unique, names the run, fits the engine's rules for names and its 128 characters."""
-    plain = _NOT_PLAIN.sub("-", f"{run_id}-{name}").strip("-")[:100]
-    return f"{plain}-{secrets.token_hex(4)}"
+    return f"{plain_name(f'{run_id}-{name}')}-{secrets.token_hex(4)}"
 
 
 def num_fitting(capacity: Resources, each: Resources) -> int:

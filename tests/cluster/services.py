@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,13 @@ from dataclasses import asdict
 from typing import Any
 
 from seeker.cluster.objects import ObjectHandle, ServiceContext
+
+
+class _Elsewhere:
+    """Of a module that only this process has, as its reader finds out."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, ("only_where_the_service_is",)
 
 
 class Echo:
@@ -45,6 +53,9 @@ class Echo:
 
     def fail(self, text: str) -> None:
         raise ValueError(text)
+
+    def elsewhere(self) -> object:
+        return _Elsewhere()
 
     def kill_self(self, marker: str | None = None) -> str:
         """Dies at once; with a marker file only the first time."""

@@ -3,17 +3,19 @@
 1.  A service is set up once per executor, with its config, its environment and its interpreter, and stays warm.
 2.  Values, keyword arguments and None travel unchanged; results come as they complete.
 3.  More than ten outstanding calls do not delay each other's news.
-4.  A method that raises is a `CallError` with the remote type, message and traceback; the service stays warm.
+4.  A method that raises is a `CallError` with the remote type, message and traceback; the service stays warm. So is
+    a value that cannot be unpickled here.
 5.  Private and unknown methods are refused.
 6.  Arguments and results above 128 KiB are `PayloadError`, with size and remedy; objects carry large data both ways.
 7.  Calls leave no result objects behind; closing a service leaves no object of its session and no executor.
-8.  Bad requests are refused before anything is submitted.
+8.  Bad requests are refused before anything is submitted; so is a call without a finite deadline.
 9.  `gather` past its deadline names what is outstanding.
 10. A gang's executors come up together.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -76,6 +78,12 @@ def test_remote_errors(echo: Service) -> None:
     assert echo.call("about", deadline_s=30).result()["set_up_count"] == before
 
 
+def test_a_value_that_is_not_known_here(echo: Service) -> None:
+    with pytest.raises(CallError, match="its value cannot be unpickled here: ModuleNotFoundError"):
+        echo.call("elsewhere", deadline_s=30).result()
+    assert echo.call("echo", 1, deadline_s=30).result() == 1
+
+
 @pytest.mark.parametrize("method", ["missing", "_answer", "config"])
 def test_only_public_methods(echo: Service, method: str) -> None:
     with pytest.raises(CallError, match=f"no public method '{method}'"):
@@ -123,6 +131,12 @@ def test_bad_requests(cluster: Cluster) -> None:
         cluster.start("x", ECHO, {}, executors=17)
     with pytest.raises(ClusterError, match=r"cluster\.slots"):
         cluster.start("x", ECHO, {}, resources="cpu=64")
+
+
+@pytest.mark.parametrize("deadline_s", [math.inf, math.nan])
+def test_every_call_has_a_deadline(echo: Service, deadline_s: float) -> None:
+    with pytest.raises(ConfigError, match=r"echo\.echo#\d+: deadline_s is (inf|nan), expected a number of seconds"):
+        echo.call("echo", 1, deadline_s=deadline_s)
 
 
 def test_gather_past_its_deadline(echo: Service) -> None:

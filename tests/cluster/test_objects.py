@@ -11,7 +11,7 @@
 9.  A named put to an existing name replaces it.
 10. The 1001st patch is refused and the object is unharmed.
 11. Concurrent appends make versions without gaps, in every interleaving.
-12. Bad keys are refused.
+12. Bad prefixes and names are refused, also with a colon, which ends the key in a reader's ticket.
 """
 
 from __future__ import annotations
@@ -154,6 +154,12 @@ def test_concurrent_appends(store: ObjectStore, prefix: str) -> None:
 def test_bad_prefixes(store: ObjectStore, bad: str) -> None:
     with pytest.raises(ClusterError):
         store.put(bad, b"x", name="n")
+
+
+@pytest.mark.parametrize("bad", ["", "a/b", "..", "*", "a:1", "a\\b"])
+def test_bad_names(store: ObjectStore, prefix: str, bad: str) -> None:
+    with pytest.raises(ClusterError, match="name"):
+        store.put(prefix, b"x", name=bad)
 
 
 @settings(max_examples=25, deadline=None)
