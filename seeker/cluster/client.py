@@ -30,7 +30,7 @@ from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.frontend import FrontendClient
 from seeker.cluster.gang import Gang
 from seeker.cluster.lease import Lease
-from seeker.cluster.leftovers import Sweep, release_code, unregister
+from seeker.cluster.leftovers import Sweep, release_code, release_objects, unregister
 from seeker.cluster.loop import shared_loop
 from seeker.cluster.named import Address
 from seeker.cluster.objects import FlightObjects, ObjectHandle, ObjectStore
@@ -39,7 +39,6 @@ from seeker.cluster.resources import parse_resources
 from seeker.cluster.service import Service
 from seeker.cluster.session import ApplicationPlan
 from seeker.cluster.settings import ClusterSettings
-from seeker.cluster.shipping import CODE_PREFIX
 from seeker.errors import ClusterError, ConfigError
 
 __all__ = [
@@ -206,12 +205,11 @@ class Cluster:
         shared_loop().wait(_all(*(service.closing(patient) for service in services)))
 
     def _remove_own(self, faults: list[str]) -> None:
-        for prefix in self._prefixes():
-            if not prefix.startswith(CODE_PREFIX):
-                self._try(faults, lambda prefix=prefix: self._control.delete(prefix))
+        key = self._opener.lease.key
+        self._try(faults, lambda: release_objects(self._control, key, self._prefixes()))
         for application in sorted(self._opener.applications):
             self._try(faults, lambda application=application: unregister(self._frontend, application))
-        self._try(faults, lambda: release_code(self._control, self._opener.lease.key, self._opener.code()))
+        self._try(faults, lambda: release_code(self._control, key, self._opener.code()))
 
     def _end_lease(self, faults: list[str]) -> None:
         """It stays where it names what could not be removed."""

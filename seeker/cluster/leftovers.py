@@ -10,7 +10,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,9 +112,7 @@ def clean(frontend: FrontendClient, objects: FlightObjects, record: LeaseRecord)
         if session.given_up:
             faults.append(f"session {session_id} of {record.text()} is left: {session.given_up}")
     left = tuple(each for each in record.sessions if any(f"session {each} " in fault for fault in faults))
-    for prefix in record.prefixes:
-        if not prefix.endswith(left or ("//",)):
-            objects.delete(prefix)
+    release_objects(objects, record.key, [each for each in record.prefixes if not each.endswith(left or ("//",))])
     for application in record.applications:
         unregister(frontend, application)
     if not faults:
@@ -138,6 +136,14 @@ def unregister(frontend: FrontendClient, application: str) -> None:
     reply = frontend.request("UnregisterApplication", wire.frontend.UnregisterApplicationRequest(name=application))
     if reply.return_code != 0:
         _log.info("application %s stays registered: %s", application, reply.message)
+
+
+def release_objects(objects: FlightObjects, own_key: str, prefixes: Iterable[str]) -> None:
+    """Delete what is under prefixes that no other lease names; archives of code are for `release_code`."""
+    used = {prefix for record in read_leases(objects) if record.key != own_key for prefix in record.prefixes}
+    for prefix in prefixes:
+        if prefix not in used and not prefix.startswith(f"{CODE_PREFIX}/"):
+            objects.delete(prefix)
 
 
 def release_code(objects: FlightObjects, own_key: str, digests: tuple[str, ...]) -> None:

@@ -3,16 +3,19 @@
 1.  A lease names what its driver has, is renewed while it is open, and goes last; a closed driver leaves nothing.
 2.  The calls of a driver killed with -9 are ended when its lease has lapsed, by their own executors.
 3.  What it left is found and removed by the next driver on the same host, without delaying its start.
-4.  A lease that is renewed is never touched; nor is anything that no lease names.
+4.  A lease that is renewed is never touched; nor is anything that no lease names, nor what a living driver's lease
+    names, too: neither by cleaning nor by another driver's close.
 5.  A lease whose process cannot be looked at has lapsed when its count stands still for its own `lease_s`.
 6.  Ctrl-C in the middle of a gather leaves nothing, and ends within seconds.
-7.  A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
+7.  Any run id makes a lease; what it owns changes without a wait for the cache.
+8.  A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -131,6 +134,64 @@ def test_interrupted_while_it_gathers(served: dict[str, Any], tmp_path: Path) ->
     assert time.monotonic() - start < 12
     assert object_keys(served["cache_endpoint"]) == []
     wait_until(lambda: not any(map(is_running, (told["pid"], told["parent"]))), 10, "its executors go")
+
+
+def test_what_a_living_driver_names_too_stays(served: dict[str, Any]) -> None:
+    objects = FlightObjects(served["cache_endpoint"])
+    used = ("shared/run", "seeker-code/77aa")
+    alive = Lease(FlightObjects(served["cache_endpoint"]), "run", 30.0, lambda: ())
+    alive.own(prefixes=used[0], code="77aa")
+    gone = Lease(FlightObjects(served["cache_endpoint"]), "run", 1.0, lambda: (*used, "gone/run"))
+    gone.own(code="77aa")
+    gone.leave(renew=False)
+    keys = [objects.put(prefix, b"data", "x").key for prefix in (*used, "gone/run")]
+    record = next(each for each in leftovers.read_leases(objects) if each.key == gone.key)
+    with open_cluster(settings_of(served, run_id="run")) as cluster:
+        cluster.objects.put(used[0], b"data", "y")
+        assert leftovers.clean(cluster._frontend, objects, record) == []
+    left = object_keys(served["cache_endpoint"])
+    assert set(left) == {*keys[:2], f"{used[0]}/y", alive.key}
+    alive.close()
+    for prefix in used:
+        objects.delete(prefix)
+    objects.close()
+
+
+def test_a_run_id_with_odd_characters(served: dict[str, Any]) -> None:
+    objects = FlightObjects(served["cache_endpoint"])
+    lease = Lease(FlightObjects(served["cache_endpoint"]), "2024:01/x *..", 30.0, lambda: ())
+    assert re.fullmatch(r"seeker-leases/2024-01-x-[0-9a-f]{8}/lease", lease.key)
+    assert "2024:01/x *.." in {each.run_id for each in leftovers.read_leases(objects)}
+    lease.close()
+    objects.close()
+
+
+def test_a_lease_whose_cache_is_silent() -> None:
+    silent = _SilentObjects()
+    lease = Lease(silent, "run", 0.06, lambda: ())
+    silent.answers.clear()
+    assert silent.asked.wait(10)
+    start = time.monotonic()
+    lease.note(sessions="a")
+    lease.disown(sessions="a")
+    assert time.monotonic() - start < 1
+    silent.answers.set()
+    lease.leave(renew=False)
+
+
+class _SilentObjects(FlightObjects):
+    """Keeps nothing; answers only while `answers` is set."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:9")
+        self.answers, self.asked = threading.Event(), threading.Event()
+        self.answers.set()
+
+    def put(self, prefix: str, data: Any, name: str | None = None) -> ObjectHandle:
+        if not self.answers.is_set():
+            self.asked.set()
+            assert self.answers.wait(20)
+        return ObjectHandle(f"{prefix}/{name}", 1, self.endpoint)
 
 
 @pytest.mark.drill
