@@ -51,17 +51,20 @@ class SessionWatch:
         self._num_parked = 0
         self._wanted = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
+        self._has_ended = False
         self._verdict: asyncio.Task[bool] | None = None
 
     def begin(self) -> None:
         self._wanted.set()
-        if self._looking is None:
+        if self._looking is None and not self._has_ended:
             self._looking = shared_loop().task(self._look())
 
     def rest(self) -> None:
         self._wanted.clear()
 
     def end(self) -> None:
+        """For good: the calls of a session's own end need no watch."""
+        self._has_ended = True
         if self._looking is not None:
             self._looking.cancel()
 

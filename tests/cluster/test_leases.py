@@ -8,7 +8,8 @@
 5.  A lease whose process cannot be looked at has lapsed when its count stands still for its own `lease_s`.
 6.  Ctrl-C in the middle of a gather leaves nothing, and ends within seconds.
 7.  Any run id makes a lease; what it owns changes without a wait for the cache.
-8.  A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
+8.  Closing a session that had no call leaves nothing that looks at it.
+9.  A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pytest
 from seeker.cluster import leftovers
 from seeker.cluster.client import Cluster, gather, open_cluster
 from seeker.cluster.lease import Lease
+from seeker.cluster.loop import shared_loop
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.errors import DeadlineError, GangLostError
 from tests.cluster.conftest import is_running, object_keys, wait_until
@@ -134,6 +136,16 @@ def test_interrupted_while_it_gathers(served: dict[str, Any], tmp_path: Path) ->
     assert time.monotonic() - start < 12
     assert object_keys(served["cache_endpoint"]) == []
     wait_until(lambda: not any(map(is_running, (told["pid"], told["parent"]))), 10, "its executors go")
+
+
+def test_closing_what_was_never_called(served: dict[str, Any]) -> None:
+    looks = lambda: sum("SessionWatch._look" in repr(task) for task in list(shared_loop()._tasks))  # noqa: E731
+    before = looks()
+    with open_cluster(settings_of(served)) as cluster, cluster.start("x", "tests.cluster.services:Echo", {}) as service:
+        session = service.prefix.partition("/")[2]
+        bound = lambda: any(each["session"] == session and each["state"] == 4 for each in cluster.executors())  # noqa: E731
+        wait_until(bound, 30, "an executor to be asked whether it lives")
+    assert looks() <= before
 
 
 def test_what_a_living_driver_names_too_stays(served: dict[str, Any]) -> None:
