@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import pickle
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from seeker.cluster import wire
 from seeker.cluster.calls import Call, CancelledCallError, LostError, Request
 from seeker.cluster.cancelling import Cancellation
 from seeker.cluster.embedded import EmbeddedCluster
+from seeker.cluster.ending import close_patiently
 from seeker.cluster.frontend import REQUEST_DEADLINE_S, FrontendClient, RefusedError
 from seeker.cluster.loop import shared_loop
 from seeker.cluster.objects import FlightObjects
@@ -31,10 +31,7 @@ _log = logging.getLogger("seeker.cluster")
 GRACE_S = 3.0  # after a call's deadline: the starter's own report of it is on its way
 WATCH_SLICE_S = 15.0
 BROKEN_WATCH_PAUSE_S = 0.2
-CLOSE_DEADLINE_S = 10.0
-PROBE_DEADLINE_S = 2.0
 STATE_DEADLINE_S = 2.0
-CANCEL_DEADLINE_S = 5.0
 
 
 class MovedError(ClusterError):
@@ -274,54 +271,7 @@ class OpenSession:
         self.watch.end()
         try:
             if patient:
-                await self._close_patiently(cancel or bool(self._works or self.given_up))
+                await close_patiently(self, cancel or bool(self._works or self.given_up))
         finally:
             for work in list(self._works):
                 work.cancel()
-
-    async def _close_patiently(self, cancel: bool) -> None:
-        if cancel:
-            await asyncio.wait([shared_loop().task(self.cancellation.cancel_all())], timeout=CANCEL_DEADLINE_S)
-        if not self.given_up:
-            self.given_up = await self._probe() or await self._close_at_cluster()
-        if not self.given_up:
-            await shared_loop().blocking(self.objects.delete, self.plan.prefix, deadline_s=CLOSE_DEADLINE_S)
-
-    async def _close_at_cluster(self) -> str:
-        """Refused while a call runs: until the cancel object has ended it. Why it could not be closed, or nothing."""
-        request = wire.frontend.CloseSessionRequest(session_id=self.plan.id)
-        end = time.monotonic() + CLOSE_DEADLINE_S
-        while True:
-            try:
-                await self.frontend.ask("CloseSession", request, CLOSE_DEADLINE_S / 2)
-                return ""
-            except RefusedError as error:
-                if error.status == "NOT_FOUND":
-                    return ""
-                if time.monotonic() > end:
-                    return f"it cannot be closed: {error}"
-            except DeadlineError as error:
-                return f"it cannot be closed: {error}"
-            await asyncio.sleep(0.1)
-
-    async def _probe(self) -> str:
-        """Closing a session with a dead executor bricks a real cluster: ask each first. Why it must not be closed.
-
-        A dead executor answers faster than a live one, so that of two questions for each it gets one.
-        """
-        if self.embedded is not None:
-            return ""
-        try:
-            await self.watch.look_at_executors()
-        except ClusterError as error:
-            return f"its executors cannot be looked at: {error}"
-        questions = [self._ask_about() for _ in range(2 * len(self.watch.sightings.bound()))]
-        for answer in await asyncio.gather(*questions, return_exceptions=True):
-            if isinstance(answer, LostError) and answer.transport and await self.watch.is_poisoned(answer):
-                return f"an executor is dead and still there: {answer}"
-        return ""
-
-    async def _ask_about(self) -> dict[str, Any]:
-        call = Call("@about", PROBE_DEADLINE_S)
-        request = Request("@about", pickle.dumps(((), {})), idempotent=True)
-        return await self.run(call, request, time.monotonic() + PROBE_DEADLINE_S)
