@@ -76,8 +76,7 @@ def read_state(directory: Path) -> SharedState:
 
 def start_shared(directory: Path, settings: ClusterSettings) -> tuple[SharedState, bool]:
     """The cluster of this directory, and whether it was started now."""
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = os.open(directory / LOCK_NAME, os.O_CREAT | os.O_RDWR, 0o600)
+    lock = _opened_lock(directory)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,6 +89,14 @@ def start_shared(directory: Path, settings: ClusterSettings) -> tuple[SharedStat
         return _launch(directory, settings, lock), True
     finally:
         os.close(lock)  # the cluster has its own copy of it
+
+
+def _opened_lock(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return os.open(directory / LOCK_NAME, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be used ({error.strerror}); name another directory by --dir") from error
 
 
 def _launch(directory: Path, settings: ClusterSettings, lock: int) -> SharedState:

@@ -6,7 +6,8 @@
 4.  Killed with -9 it leaves no process and no directory, and the next `start` works; `stop` without one is fine.
 5.  What a crashed driver left on it is found by `doctor` and removed by `clean`; a living driver's work is spared.
 6.  `stop` signals only the process that wrote the state.
-7.  Any address but this machine's own is refused, and so are capacities that are none.
+7.  Any address but this machine's own is refused, and so are capacities that are none and directories
+    that cannot be made.
 8.  The commands load neither Prefect nor torch.
 """
 
@@ -166,6 +167,7 @@ def test_stop_spares_other_processes(place: Path) -> None:
         (["--memory", "much"], "--memory 'much': expected bytes, for example 8g"),
         (["--object-memory", "1g"], "--object-memory and --spill-dir go together"),
         (["--python", "/none"], "--python /none: no such interpreter"),
+        (["--dir", f"{__file__}/x"], "x: cannot be used (Not a directory); name another directory by --dir"),
         (["--slot", "3"], "unknown flag '--slot', did you mean '--slots'?"),
     ],
 )
