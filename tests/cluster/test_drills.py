@@ -7,8 +7,8 @@ SEEKER_DRILL_ROUNDS sets the number of rounds: 20 by default, 200 in `make drill
     that may be done again with their value; no process is out of the cluster's sight.
 2.  Memory and open files of driver and cluster stay within 10 % after the first rounds.
 3.  At the end no process, socket or directory is left.
-4.  The same with the real engine's faults, where killed executors stay: their sessions are left behind, no stranger's
-    answer is used, and another driver still gets executors.
+4.  The same with the real engine's faults, where killed executors stay, while another client comes and goes: their
+    sessions are left behind, no stranger's answer is used, and a third client still gets executors.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ import pytest
 from seeker.cluster.client import ClusterSettings, open_cluster
 from tests.benchmarks.processes import Usage, usage_of
 from tests.cluster.conftest import descendants, is_running, wait_until
+from tests.cluster.disturbing import Neighbour
 from tests.cluster.load import ECHO, SMALL, Load
 from tests.cluster.served import served_cluster, settings_of
 from tests.cluster.victims import await_no_orphans, kill_one
 
 ROUNDS = int(os.environ.get("SEEKER_DRILL_ROUNDS", "20"))
-ENGINE_ROUNDS = min(ROUNDS, 20)  # each may leave slots behind for good
+ENGINE_ROUNDS = ROUNDS // 2 if ROUNDS <= 20 else 40  # each may leave slots behind for good
 WARM_ROUNDS = 5
 MAX_KILLS = 2  # in a round, since a call is done again twice at most
 
@@ -76,11 +77,12 @@ def check_flat(usages: list[dict[str, Usage]]) -> None:
 
 @pytest.mark.drill
 @pytest.mark.timeout(120 + 60 * ENGINE_ROUNDS)
-def test_random_kills_with_the_engines_faults(tmp_path: Path) -> None:
+def test_random_kills_with_the_engines_faults() -> None:
     rng = random.Random(11)
     killed: Counter[str] = Counter()
     with served_cluster("--faults", "engine", "--slots", "300", "--memory", "64g") as served:
-        with open_cluster(settings_of(served, run_id="attacked")) as cluster:
+        settings = settings_of(served, run_id="attacked")
+        with open_cluster(settings) as cluster, Neighbour(settings, may_lose=True) as neighbour:
             load = Load(cluster)
             for number in range(ENGINE_ROUNDS):
                 work = load.round()
@@ -91,7 +93,7 @@ def test_random_kills_with_the_engines_faults(tmp_path: Path) -> None:
             assert other.start("after", ECHO, {}, SMALL).call("echo", 1, deadline_s=30).result() == 1
             assert other.abandoned == []
         print(f"{ENGINE_ROUNDS} rounds: killed {dict(killed)}, outcomes {dict(load.outcomes)}, {load.retries} retries")
-        print(f"{len(cluster.abandoned)} sessions were left")
+        print(f"{len(cluster.abandoned)} sessions were left, {neighbour.num_visits} visits beside")
         family = descendants(served["pid"])
     wait_until(lambda: not any(map(is_running, family)), 10, "every process ends")
     assert not Path(served["root"]).exists()

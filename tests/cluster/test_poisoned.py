@@ -14,9 +14,7 @@ stranger's answer be used.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -30,7 +28,7 @@ from seeker.cluster.calls import LostError
 from seeker.cluster.client import Cluster, ClusterSettings, gather, open_cluster
 from seeker.cluster.session import pickle_request
 from seeker.errors import DeadlineError, GangLostError
-from tests.cluster.conftest import descendants, is_running, wait_until
+from tests.cluster.conftest import is_running, wait_until
 from tests.cluster.served import served_cluster, settings_of
 
 ECHO, MEMBER = "tests.cluster.services:Echo", "tests.cluster.gang_services:Member"
@@ -159,30 +157,3 @@ def test_what_never_binds(tmp_path: Path) -> None:
         with pytest.raises(DeadlineError, match=r"\d+ executors? in Binding for \d+ s"):
             service.call("echo", 1, deadline_s=3.0).result()
         assert time.monotonic() - start < 8
-
-
-@pytest.mark.drill
-@pytest.mark.timeout(600)
-def test_random_kills_beside_another_client() -> None:
-    """Any process of the engine's executors, at any moment: every call is answered, nothing is bricked."""
-    rng = random.Random(11)
-    with served_cluster("--faults", "engine", "--slots", "200") as served, open_cluster(settings_of(served)) as cluster:
-        service = cluster.start("work", ECHO, {}, resources=SMALL, executors=3)
-        num_lost = num_kills = 0
-        for number in range(12):
-            calls = [service.call("sleep", 0.05, deadline_s=90, idempotent=True) for _ in range(12)]
-            for _ in range(2):
-                time.sleep(rng.random() * 0.4)
-                victims = sorted(descendants(served["pid"]))
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(rng.choice(victims), signal.SIGKILL)
-                    num_kills += 1
-            with (
-                open_cluster(settings_of(served, run_id="beside")) as beside,
-                beside.start("brief", ECHO, {}, resources=SMALL) as brief,
-            ):
-                answer = brief.call("echo", number, deadline_s=90, idempotent=True)
-                num_lost += sum(call.error() is not None for call in gather([*calls, answer], 120))
-        print(f"{num_kills} kills: {len(cluster.abandoned)} sessions abandoned, {num_lost} of 156 calls lost")
-        assert num_lost <= 8  # past the bound of retries
-        assert service.call("echo", 7, deadline_s=60, idempotent=True).result() == 7

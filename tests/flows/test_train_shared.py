@@ -27,7 +27,8 @@ from seeker.cluster import shared
 from seeker.cluster.client import ClusterSettings, open_cluster
 from seeker.presets import load_config
 from seeker.runs import load_run, read_metrics
-from tests.flows.attack import Attacker, Neighbour
+from tests.cluster.disturbing import Neighbour
+from tests.flows.attack import Attacker
 from tests.flows.whole import outcome
 
 LONG = int(os.environ.get("SEEKER_DRILL_ROUNDS", "20")) > 20
