@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ __all__ = [
 HUB = "hub:"
 _PROJECT = Path(__file__).resolve().parents[2]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# transformers replaces `tie_weights` of its base class while it loads; two threads at once would leave it replaced.
+_loading = threading.Lock()
 
 
 def load_policy(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -42,14 +45,15 @@ def load_policy(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
     source, local = _source(config.path)
     transformers_logging.disable_progress_bar()
     try:
-        tokenizer = _from_pretrained(AutoTokenizer, source, local_files_only=local)
-        model = _from_pretrained(
-            AutoModelForCausalLM,
-            source,
-            dtype=_DTYPES[config.compute_dtype],
-            attn_implementation=config.attention,
-            local_files_only=local,
-        )
+        with _loading:
+            tokenizer = _from_pretrained(AutoTokenizer, source, local_files_only=local)
+            model = _from_pretrained(
+                AutoModelForCausalLM,
+                source,
+                dtype=_DTYPES[config.compute_dtype],
+                attn_implementation=config.attention,
+                local_files_only=local,
+            )
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, SafetensorError … for a bad folder
         raise PolicyError(f"policy.path {config.path!r}: cannot load it ({type(error).__name__}: {error})") from error
     rows = model.get_input_embeddings().weight.shape[0]

@@ -5,15 +5,18 @@
 2.  A path that is wrong is a `PolicyError` that names it and says what to do; the hub is never asked unless named.
 3.  bf16 bits round to nearest even, and go back into a model in place, tied weights once.
 4.  An export of another policy is refused before anything is written.
+5.  Threads that load at once leave the library as it was.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from seeker.config import PolicyConfig
 from seeker.engines.policy import bf16_bits, export_digest, export_policy, load_export_, load_policy, policy_shapes
@@ -45,6 +48,14 @@ def test_loading_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert next(again.parameters()).dtype == torch.bfloat16
     assert again.config._attn_implementation == "eager"
     assert export_digest(export_policy(again)) == export_digest(export_policy(model))
+
+
+def test_loading_in_threads(folder: Path) -> None:
+    before = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as threads:
+        loaded = list(threads.map(lambda _: load_policy(PolicyConfig(path=str(folder)))[0], range(12)))
+    assert PreTrainedModel.tie_weights is before
+    assert len({export_digest(export_policy(model)) for model in loaded}) == 1
 
 
 def test_a_path_that_is_not_there() -> None:
