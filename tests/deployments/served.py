@@ -1,0 +1,86 @@
+"""A `seeker serve` for tests, on a copy of what it needs, and its API by plain requests."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from seeker.presets import project_root
+from tests.deployments.waiting import wait_until
+
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED", "PAUSED")
+START_S = 400.0
+
+
+@dataclass
+class ServedPrefect:
+    """Example: ``served.start("train", preset="micro", run_id=str(folder))``."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    url: str
+
+    def start(self, name: str, **parameters: Any) -> str:
+        """Start a flow run of a deployment; its id."""
+        deployment = self._ask("GET", f"deployments/name/{name}/{name}")["id"]
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        return str(self._ask("POST", f"deployments/{deployment}/create_flow_run", body)["id"])
+
+    def state(self, flow_run: str) -> dict[str, Any]:
+        return self._ask("GET", f"flow_runs/{flow_run}")["state"]
+
+    def set_state(self, flow_run: str, **state: Any) -> str:
+        return str(self._ask("POST", f"flow_runs/{flow_run}/set_state", {"state": state})["status"])
+
+    def await_end(self, flow_run: str, within_s: float = 300.0) -> dict[str, Any]:
+        wait_until(lambda: self.state(flow_run)["type"] in FINAL, f"the end of {flow_run}", within_s)
+        return self.state(flow_run)
+
+    def artifacts(self, flow_run: str) -> dict[str, Any]:
+        body = {"flow_runs": {"id": {"any_": [flow_run]}}}
+        return {each["key"]: each for each in self._ask("POST", "artifacts/filter", body) if each["key"]}
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        answer = httpx.request(method, f"{self.url}/{path}", json=body, timeout=60)
+        answer.raise_for_status()
+        return answer.json()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[ServedPrefect]:
+    """Serve from a home in `folder` until the end; nothing may be left of it then."""
+    log = folder / "serve.log"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.cli", "serve", "--home", str(folder / "home"), "--port", str(_free_port())],
+            cwd=project_root(),
+            env=environ,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: process.poll() is not None or "param steps=80" in log.read_text(), "serving", START_S)
+        found = re.search(r"PREFECT_API_URL=(\S+)", log.read_text())
+        assert found is not None, log.read_text()
+        yield ServedPrefect(process, log, found[1])
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(120)
+
+
+def _free_port() -> int:
+    from flows.serving.supervisor import choose_port
+
+    return choose_port(0)
