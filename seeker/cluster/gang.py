@@ -23,6 +23,7 @@ from seeker.errors import CallError, ClusterError, DeadlineError, GangLostError,
 
 READ_S = 2.0
 OTHERS_S = 3.0  # until the other members' ends tell which one was lost
+END_S = 5.0  # until the members of a generation have been told that it has ended
 RAISED_S = 2.0  # after the first rank's own error: whether all ranks raise
 
 Examine = Callable[[OpenSession, LostError], Awaitable[None]]
@@ -125,7 +126,8 @@ class Gang:
         try:
             await _put(self._session, request.barrier, self.world, end - time.monotonic())
         except ClusterError as error:
-            return self._settle_all(calls, error)
+            kind = DeadlineError if isinstance(error, DeadlineError) else ClusterError
+            return self._settle_all(calls, kind(f"{calls[0].label}: its barrier cannot be made: {error}"))
         self._calls = calls
         await asyncio.gather(*(self._run_one(call, request, end) for call in calls))
         return await _delete(self._session, request.barrier)
@@ -203,8 +205,9 @@ class Gang:
         for attempt in list(self._session.tries.values()):
             if attempt.request.generation == self.generation:
                 attempt.interrupt(lost)
-        await self._session.cancellation.end_generation(self.generation)
-        await _delete(self._session, f"{self._session.plan.prefix}/{_gang_name(self.generation)}")
+        key = f"{self._session.plan.prefix}/{_gang_name(self.generation)}"
+        told = shared_loop().task(_abort(self._session, self.generation, key))
+        await asyncio.wait([told], timeout=END_S)  # it goes on in the background where the cluster does not answer
 
 
 async def form_once(name: str, session: OpenSession, end: float, deadline_s: float, examine: Examine) -> Gang:

@@ -213,6 +213,8 @@ def test_a_frozen_cluster() -> None:
         plain = cluster.start("plain", "tests.cluster.services:Echo", {}, resources="mem=64m")
         pair = cluster.start("pair", "tests.cluster.gang_services:Member", {}, "mem=64m", executors=2, gang=True)
         gang = pair.form(deadline_s=60)
+        other = cluster.start("other", "tests.cluster.gang_services:Member", {}, "mem=64m", executors=2, gang=True)
+        idle = other.form(deadline_s=60)
         calls = [plain.call("sleep", 60, deadline_s=3), *gang.call_all("pause", 60, deadline_s=3)]
         time.sleep(0.3)
         start = time.monotonic()
@@ -223,9 +225,14 @@ def test_a_frozen_cluster() -> None:
             assert all(isinstance(error, DeadlineError | GangLostError) for error in errors)
             with pytest.raises(DeadlineError, match="gang pair did not form"):
                 pair.form(deadline_s=2)
-            assert time.monotonic() - start < 25
+            asked = time.monotonic()
+            with pytest.raises(DeadlineError, match=r"other.pause.*: its barrier cannot be made"):
+                idle.run("pause", 1, deadline_s=2)
+            assert time.monotonic() - asked < 12
+            assert idle.ended is not None
+            assert time.monotonic() - start < 37
             cluster.close()
-            assert time.monotonic() - start < 85
-            assert len(cluster.abandoned) == 2
+            assert time.monotonic() - start < 97
+            assert len(cluster.abandoned) == 3
         finally:
             os.kill(served["pid"], signal.SIGCONT)
