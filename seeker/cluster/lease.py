@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from seeker.cluster.local.reaper import start_time
 from seeker.cluster.objects import FlightObjects
 from seeker.errors import ClusterError
 
@@ -47,7 +48,7 @@ class Lease:
         self._count = 0
         self._owned: dict[str, dict[str, None]] = {kind: {} for kind in OWNED}
         self._identity = {"run_id": run_id, "host": host_name(), "pid": os.getpid(), "lease_s": lease_s}
-        self._identity["pid_started"] = started_at(os.getpid())
+        self._identity["pid_started"] = start_time(os.getpid())
         self._lock = threading.Lock()  # of what is owned: never held while the cache is waited for
         self._writing = threading.Lock()  # one write at a time, so that the last one tells all
         self._closed = threading.Event()
@@ -126,11 +127,3 @@ def host_name() -> str:
     except OSError:
         pass
     return "/".join(parts)
-
-
-def started_at(pid: int) -> str:
-    """When a process started, in the system's own count; empty where it cannot be told or the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""

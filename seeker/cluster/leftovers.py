@@ -16,7 +16,8 @@ from typing import Any
 
 from seeker.cluster import wire
 from seeker.cluster.frontend import FrontendClient, RefusedError
-from seeker.cluster.lease import LEASE_APPLICATION, LEASE_NAME, host_name, started_at
+from seeker.cluster.lease import LEASE_APPLICATION, LEASE_NAME, host_name
+from seeker.cluster.local.reaper import start_time
 from seeker.cluster.loop import shared_loop
 from seeker.cluster.objects import FlightObjects, ObjectHandle
 from seeker.cluster.opened import OpenSession
@@ -53,7 +54,7 @@ class LeaseRecord:
 
     def is_known_dead(self) -> bool:
         """Its process was on this host and is there no more."""
-        return self.host == host_name() and bool(self.pid_started) and started_at(self.pid) != self.pid_started
+        return self.host == host_name() and bool(self.pid_started) and start_time(self.pid) != self.pid_started
 
     def text(self) -> str:
         return f"run {self.run_id} (process {self.pid} on {self.host.partition('/')[0]})"

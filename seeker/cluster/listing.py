@@ -12,8 +12,6 @@ from seeker.cluster.frontend import FrontendClient
 from seeker.cluster.objects import FlightObjects
 from seeker.cluster.resources import Resources, resources_of
 
-EXECUTOR_STATES: tuple[str, ...] = ("Unknown", "Void", "Idle", "Binding", "Bound", "Unbinding", "Releasing", "Released")
-
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
@@ -147,7 +145,7 @@ def _executor(message: Any) -> ExecutorState:
         id=message.metadata.id,
         node=message.spec.node,
         session=message.status.session_id,
-        state=EXECUTOR_STATES[number],
+        state=wire.EXECUTOR_STATES[number],
         resources=resources_of(message.spec.resreq),
     )
 

@@ -97,6 +97,7 @@ class Service:
         await session.close(patient)
         if not session.given_up:
             self._opener.lease.disown(sessions=session.plan.id, prefixes=session.plan.prefix)
+            self._opener.objects.prefixes.discard(session.plan.prefix)
         elif not is_known:
             await shared_loop().blocking(self._opener.abandon, session, session.given_up)
 

@@ -8,17 +8,6 @@ from typing import Any
 
 from seeker.cluster import wire
 
-STATE_NAMES = {
-    0: "Unknown",
-    1: "Void",
-    2: "Idle",
-    3: "Binding",
-    4: "Bound",
-    5: "Unbinding",
-    6: "Releasing",
-    7: "Released",
-}
-
 
 class Sightings:
     """Since when each executor of a session has been in its state. Pure.
@@ -50,5 +39,5 @@ class Sightings:
         for state, number in sorted(numbers.items()):
             since = min(first for each, first in self._seen.values() if each == state)
             plural = "executors" if number > 1 else "executor"
-            parts.append(f"{number} {plural} in {STATE_NAMES.get(state, state)} for {now - since:.0f} s")
+            parts.append(f"{number} {plural} in {wire.EXECUTOR_STATES[state]} for {now - since:.0f} s")
         return ", ".join(parts)

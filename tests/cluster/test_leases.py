@@ -74,6 +74,9 @@ def test_a_lease_names_what_there_is_and_goes_last(served: dict[str, Any]) -> No
         assert later.sessions == (service.prefix.partition("/")[2],)
         assert set(later.prefixes) >= {"own/objects", service.prefix}
         assert f"seeker-code/{later.code[0]}/archive" in object_keys(served["cache_endpoint"])
+        service.close()
+        wait_until(lambda: not leftovers.read_leases(objects)[0].sessions, 5, "a closed session is named no more")
+        assert service.prefix not in leftovers.read_leases(objects)[0].prefixes
     assert object_keys(served["cache_endpoint"]) == []
     objects.close()
 
