@@ -50,6 +50,10 @@ class ServedPrefect:
         body = {"flow_runs": {"id": {"any_": [flow_run]}}}
         return {each["key"]: each for each in self._ask("POST", "artifacts/filter", body) if each["key"]}
 
+    def artifact(self, key: str) -> dict[str, Any]:
+        (found,) = self._ask("POST", "artifacts/filter", {"artifacts": {"key": {"any_": [key]}}})
+        return found
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         answer = httpx.request(method, f"{self.url}/{path}", json=body, timeout=60)
         answer.raise_for_status()

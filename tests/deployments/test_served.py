@@ -112,19 +112,23 @@ def test_a_second_serve_is_refused(served: ServedPrefect) -> None:
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine (the system's package `chromium`)")
 def test_the_pages_show_the_artifacts(served: ServedPrefect, root: Path, tmp_path: Path) -> None:
-    key = f"run-{root.name}-curve"
-    address = f"{served.url.removesuffix('/api')}/artifacts/key/{key}"
-    picture = tmp_path / "page.png"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--virtual-time-budget=20000"]
+    curve = served.artifact(f"run-{root.name}-curve")
+    pages = served.url.removesuffix("/api")
+    listed = look_at(f"{pages}/runs/flow-run/{curve['flow_run_id']}?tab=Artifacts", tmp_path / "flow-run.png")
+    assert [name for name in NAMES if f"run-{root.name}-{name}" not in listed] == []
+    assert "data:image/png;base64," in look_at(f"{pages}/artifacts/artifact/{curve['id']}", tmp_path / "curve.png")
+    assert root.name in look_at(f"{pages}/reports/{root.name}/report.html", tmp_path / "report.png")
+
+
+def look_at(address: str, picture: Path) -> str:
+    """What a browser shows, as a picture and as a document."""
     assert BROWSER is not None
-    command = [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}"]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--virtual-time-budget=20000"]
+    command = [BROWSER, *flags, f"--user-data-dir={picture.parent / 'profile'}"]
     subprocess.run([*command, f"--screenshot={picture}", address], check=True, capture_output=True, timeout=180)
     assert picture.stat().st_size > 20_000
-    page = subprocess.run(
-        [*command, "--dump-dom", address], check=True, capture_output=True, text=True, timeout=180
-    ).stdout
-    assert key in page
-    assert "data:image/png;base64," in page
+    shown = subprocess.run([*command, "--dump-dom", address], check=True, capture_output=True, text=True, timeout=180)
+    return shown.stdout
 
 
 def steps_of(root: Path) -> int:
