@@ -77,12 +77,12 @@ def test_a_shared_cluster_is_killed() -> None:
     ("target", "error", "text"),
     [
         (
-            "{BROKEN}:Exiting",
+            f"{BROKEN}:Exiting",
             LostError,
             "the service process exited with code 7",
         ),
         (
-            "{BROKEN}:Killed",
+            f"{BROKEN}:Killed",
             LostError,
             "the service process was killed by SIGKILL",
         ),
