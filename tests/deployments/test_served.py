@@ -114,7 +114,7 @@ def test_a_second_serve_is_refused(served: ServedPrefect) -> None:
 def test_the_pages_show_the_artifacts(served: ServedPrefect, root: Path, tmp_path: Path) -> None:
     curve = served.artifact(f"run-{root.name}-curve")
     pages = served.url.removesuffix("/api")
-    listed = look_at(f"{pages}/runs/flow-run/{curve['flow_run_id']}?tab=Artifacts", tmp_path / "flow-run.png")
+    listed = look_at(f"{pages}/v2/runs/flow-run/{curve['flow_run_id']}?tab=Artifacts", tmp_path / "flow-run.png")
     assert [name for name in NAMES if f"run-{root.name}-{name}" not in listed] == []
     assert "data:image/png;base64," in look_at(f"{pages}/artifacts/artifact/{curve['id']}", tmp_path / "curve.png")
     assert root.name in look_at(f"{pages}/reports/{root.name}/report.html", tmp_path / "report.png")
