@@ -132,6 +132,8 @@ class Cluster:
         idle for `release_s` is given back and comes up cold again. `gang`: all executors together or none, called
         through `Service.form`. `elastic`: from `executors` up to `max_executors` while calls wait.
         """
+        if self._closed:
+            raise ClusterError(f"service {name}: the cluster {self.endpoint} was closed here")
         _check_kind(name, gang, elastic, max_executors)
         environment = {**_QUIET, **(env or {})}
         application = ApplicationPlan(self.settings.executor_python(), tuple(sorted(environment.items())), release_s)

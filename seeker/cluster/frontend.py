@@ -53,12 +53,15 @@ class FrontendClient:
             return await getattr(self._stub, method)(message, timeout=deadline_s)
         except grpc.RpcError as error:
             raise self._typed(method, error) from error
+        except grpc.aio.UsageError as error:
+            raise ClusterError(f"{method} at {self.endpoint}: this cluster was closed here") from error
 
     async def watch(self, session_id: str, task_id: str, deadline_s: float, on_running: Callable[[], object]) -> Any:
         """The call in its terminal state; None when the stream ends early."""
         request = wire.frontend.WatchTaskRequest(session_id=session_id, task_id=task_id)
-        stream = self._stub.WatchTask(request, timeout=deadline_s)
+        stream: Any = None
         try:
+            stream = self._stub.WatchTask(request, timeout=deadline_s)
             async for task in stream:
                 if task.status.state in wire.TASK_TERMINAL:
                     return task
@@ -66,8 +69,11 @@ class FrontendClient:
                     on_running()
         except grpc.RpcError as error:
             raise self._typed("WatchTask", error) from error
+        except grpc.aio.UsageError as error:
+            raise ClusterError(f"WatchTask at {self.endpoint}: this cluster was closed here") from error
         finally:
-            stream.cancel()
+            if stream is not None:
+                stream.cancel()
         return None
 
     async def _connect(self, ca_file: str | None, deadline_s: float) -> tuple[Any, Any]:

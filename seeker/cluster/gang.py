@@ -15,7 +15,16 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from seeker.cluster.calls import SLACK_S, Call, LostError, Request, gather, pickled_arguments, value_of
+from seeker.cluster.calls import (
+    SLACK_S,
+    Call,
+    CancelledCallError,
+    LostError,
+    Request,
+    gather,
+    pickled_arguments,
+    value_of,
+)
 from seeker.cluster.loop import shared_loop
 from seeker.cluster.objects import ObjectHandle
 from seeker.cluster.opened import GRACE_S, OpenSession
@@ -123,6 +132,8 @@ class Gang:
         assert request.barrier is not None
         if self.ended is not None:
             return self._settle_all(calls, self.ended)
+        if self._session.is_closing:
+            return self._settle_all(calls, CancelledCallError(f"{calls[0].label}: its service was closed"))
         try:
             await _put(self._session, request.barrier, self.world, end - time.monotonic())
         except ClusterError as error:

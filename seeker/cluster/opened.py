@@ -105,7 +105,7 @@ class OpenSession:
             done, _ = await asyncio.wait(ends, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if done or not await self._has_begun(attempt):
                 break
-        if work.done():
+        if work.done() and not work.cancelled():  # `close` ends both at once
             return self._outcome(work, attempt)
         if not attempt.error.done():
             attempt.interrupt(await self._too_late(call))

@@ -50,6 +50,9 @@ class ServicePlan:
     gang: bool
 
     def check(self) -> None:
+        if plain_name(self.name) != self.name or not self.name:
+            text = "expected letters, digits, _ and -, at most 100: sessions and logs are named after it"
+            raise ConfigError(f"service name {self.name!r}: {text}")
         module, _, class_name = self.target.partition(":")
         if not module or not class_name:
             raise ConfigError(f"service {self.name}: target {self.target!r} is not package.module:Class")
@@ -105,6 +108,8 @@ class Opener:
                     return code
             except FileNotFoundError as error:
                 _log.info("a file of the code went away while it was read: %s", error)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"the code of {target} cannot be sent to executors: {error}") from error
             time.sleep(_SHIPPING_PAUSE_S)
         raise ClusterError(f"the files of {target} and Seeker change all the time: let them rest, then start again")
 

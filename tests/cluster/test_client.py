@@ -125,6 +125,9 @@ def test_nothing_is_left_behind(cluster: Cluster) -> None:
 def test_bad_requests(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match=r"package\.module:Class"):
         cluster.start("x", "no_colon", {})
+    for name in ("a/b", "", "n" * 101):
+        with pytest.raises(ConfigError, match="expected letters, digits, _ and -, at most 100"):
+            cluster.start(name, ECHO, {})
     with pytest.raises(ConfigError, match="travels as JSON"):
         cluster.start("x", ECHO, {"bad": object()})
     with pytest.raises(ClusterError, match="asks for 17 executors"):

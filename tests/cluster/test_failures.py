@@ -7,7 +7,7 @@
 5.  A constructor that raises is a `CallError` with its traceback at every call; one that hangs ends by deadline.
 6.  An environment that cannot start surfaces within seconds, with the executor's log.
 7.  A service that waits for room says so when its call's deadline passes. Closing with a call running ends that call
-    and the close within seconds.
+    and the close within seconds; closing the embedded cluster ends all calls.
 8.  A dead endpoint fails within the connect deadline, with the address and the remedy.
 9.  A cluster that dies under a call fails it; opening another afterwards works.
 10. A missing target is named.
@@ -150,6 +150,23 @@ def test_close_while_a_call_runs(cluster: Cluster) -> None:
     for call in (running, waiting):
         with pytest.raises(CancelledCallError):
             call.result(deadline_s=1)
+
+
+def test_closing_the_embedded_cluster_ends_its_calls() -> None:
+    cluster = open_cluster(ClusterSettings(slots=4))
+    service = cluster.start("busy", ECHO, {}, resources=SMALL)
+    pair = cluster.start("pair", "tests.cluster.gang_services:Member", {}, resources=SMALL, executors=2, gang=True)
+    gang = pair.form(deadline_s=60)
+    calls = [service.call("sleep", 60, deadline_s=120) for _ in range(2)]
+    calls += [call for _ in range(2) for call in gang.call_all("pause", 60, deadline_s=120)]
+    time.sleep(1.0)
+    cluster.close()
+    for call in calls:
+        with pytest.raises(CancelledCallError):
+            call.result(deadline_s=5)
+    for late in (lambda: cluster.start("late", ECHO, {}), cluster.describe):
+        with pytest.raises(ClusterError, match="was closed here"):
+            late()
 
 
 def test_dead_endpoint() -> None:
