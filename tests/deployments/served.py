@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,22 @@ class ServedPrefect:
         body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
         return str(self._ask("POST", f"deployments/{deployment}/create_flow_run", body)["id"])
 
+    def start_by_command(self, name: str, **parameters: str) -> str:
+        """The same as a user types it."""
+        given = [part for key, value in parameters.items() for part in ("--param", f"{key}={value}")]
+        line = [sys.executable, "-m", "prefect", "deployment", "run", f"{name}/{name}", *given]
+        done = subprocess.run(
+            line,
+            env={**os.environ, "PREFECT_API_URL": self.url},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        found = re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", done.stdout)
+        assert found is not None, done.stdout + done.stderr
+        return found[0]
+
     def state(self, flow_run: str) -> dict[str, Any]:
         return self._ask("GET", f"flow_runs/{flow_run}")["state"]
 
@@ -54,20 +70,29 @@ class ServedPrefect:
         (found,) = self._ask("POST", "artifacts/filter", {"artifacts": {"key": {"any_": [key]}}})
         return found
 
+    def forget_triggers(self) -> None:
+        """No flow run starts by itself any more: no schedule, no trigger of another deployment."""
+        for each in self._ask("POST", "automations/filter", {}):
+            if "evaluate" in each["name"]:
+                self._ask("DELETE", f"automations/{each['id']}")
+        for each in self._ask("POST", "deployments/filter", {}):
+            for schedule in each["schedules"]:
+                self._ask("PATCH", f"deployments/{each['id']}/schedules/{schedule['id']}", {"active": False})
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         answer = httpx.request(method, f"{self.url}/{path}", json=body, timeout=60)
         answer.raise_for_status()
-        return answer.json()
+        return answer.json() if answer.content else None
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[ServedPrefect]:
+def serving(folder: Path, command: Sequence[str] = ("flows.cli", "serve")) -> Iterator[ServedPrefect]:
     """Serve from a home in `folder` until the end; nothing may be left of it then."""
     log = folder / "serve.log"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", "serve", "--home", str(folder / "home"), "--port", str(_free_port())],
+            [sys.executable, "-m", *command, "--home", str(folder / "home"), "--port", str(_free_port())],
             cwd=project_root(),
             env=environ,
             stdout=output,
