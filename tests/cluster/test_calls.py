@@ -110,6 +110,7 @@ def test_connections_that_drop(cluster: Cluster) -> None:
                 time.sleep(0.3)
                 relay.drop()
             assert [call.result() for call in calls] == [0.5] * 8
+            assert service.call("echo", 1, deadline_s=30, idempotent=True).result() == 1  # connected again
             slow = service.call("sleep", 1.0, deadline_s=30)
             time.sleep(0.3)
             relay.pause(2.0)

@@ -24,6 +24,8 @@ from tests.cluster.conftest import descendants
 from tests.flows.tiny_run import tiny_config
 from tests.flows.whole import copy_inputs, outcome
 
+LONG = int(os.environ.get("SEEKER_DRILL_ROUNDS", "20")) > 20  # more than CI has time for
+
 pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.timeout(600)]
 
 CLUSTER = {"trainers": 2, "trainer_threads": 1, "rollouts": 1, "start_deadline_s": 240}
@@ -95,7 +97,7 @@ def trainer_pids(root: Path) -> list[int]:
 
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1] if LONG else [0])
 def test_a_killed_rank_changes_nothing(uninterrupted: Path, tmp_path: Path, seed: int) -> None:
     changes = {"steps": 5, "checkpoint": {"every": 2}}
     undisturbed = train_with_two(uninterrupted.parent, tmp_path / "undisturbed", **changes)
