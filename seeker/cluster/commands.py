@@ -217,8 +217,9 @@ def _clean_cluster(frontend: FrontendClient, objects: FlightObjects) -> Iterator
     number = 0
     for record in find_leftovers(objects):
         number += 1
-        sessions = ", ".join(record.sessions) or "no session"
-        yield from remove(frontend, objects, record)
-        print(f"removed what {record.text()} left: {sessions}")
+        faults = remove(frontend, objects, record)
+        gone = [each for each in record.sessions if not any(f"session {each} " in fault for fault in faults)]
+        print(f"removed what {record.text()} left: {', '.join(gone) or 'no session'}")
+        yield from faults
     if not number:
         print("no driver that is gone has left anything")

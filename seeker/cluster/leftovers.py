@@ -29,6 +29,7 @@ from seeker.errors import ClusterError, ObjectMissingError
 _log = logging.getLogger("seeker.cluster")
 
 _LOOK_S = 1.0
+_REMEDY = "restart the cluster's session manager soon: nobody keeps that session's executors from being released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def clean(frontend: FrontendClient, objects: FlightObjects, record: LeaseRecord)
         session = OpenSession(plan, frontend, objects, None)
         shared_loop().wait(session.close(patient=True, cancel=True))
         if session.given_up:
-            faults.append(f"session {session_id} of {record.text()} is left: {session.given_up}")
+            faults.append(f"session {session_id} of {record.text()} is left: {session.given_up}; {_REMEDY}")
     left = tuple(each for each in record.sessions if any(f"session {each} " in fault for fault in faults))
     release_objects(objects, record.key, [each for each in record.prefixes if not each.endswith(left or ("//",))])
     for application in record.applications:

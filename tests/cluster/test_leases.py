@@ -8,8 +8,9 @@
 5.  A lease whose process cannot be looked at has lapsed when its count stands still for its own `lease_s`.
 6.  Ctrl-C in the middle of a gather leaves nothing, and ends within seconds.
 7.  Any run id makes a lease; what it owns changes without a wait for the cache.
-8.  Closing a session that had no call leaves nothing that looks at it.
-9.  A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
+8.  A session of a dead driver whose executor has died as well is left, named with the remedy; the rest is removed.
+9.  Closing a session that had no call leaves nothing that looks at it.
+10. A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import pytest
 
+from flows.cli import main
 from seeker.cluster import leftovers
 from seeker.cluster.client import Cluster, gather, open_cluster
 from seeker.cluster.lease import Lease
@@ -139,6 +141,23 @@ def test_interrupted_while_it_gathers(served: dict[str, Any], tmp_path: Path) ->
     assert time.monotonic() - start < 12
     assert object_keys(served["cache_endpoint"]) == []
     wait_until(lambda: not any(map(is_running, (told["pid"], told["parent"]))), 10, "its executors go")
+
+
+def test_a_driver_and_its_executor_both_dead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with served_cluster("--faults", "engine") as served:
+        driver, told = start_driver(DRIVER % 30.0, served, tmp_path)
+        driver.kill()
+        driver.wait()
+        os.kill(told["parent"], signal.SIGKILL)
+        named = ["--endpoint", served["endpoint"], "--cache-endpoint", served["cache_endpoint"]]
+        assert main(["cluster", "clean", *named]) == 1
+        output = capsys.readouterr().out
+        assert f"left: session {told['prefix'].partition('/')[2]}" in output
+        assert "an executor is dead and still there" in output
+        assert "restart the cluster's session manager soon" in output
+        assert output.count(told["prefix"].partition("/")[2]) == 1
+        with open_cluster(settings_of(served, run_id="next")) as cluster:
+            assert cluster.start("y", "tests.cluster.services:Echo", {}).call("echo", 1, deadline_s=60).result() == 1
 
 
 def test_closing_what_was_never_called(served: dict[str, Any]) -> None:
