@@ -31,6 +31,10 @@ class RunState:
 
 
 _WITHOUT_FAULT = {"Pause": "paused"}  # Prefect's way to end the process of a flow run that was suspended
+_WORDS = {
+    "KeyboardInterrupt": "interrupted (Ctrl-C)",
+    "TerminationSignal": "its process was told to end: by a cancellation, or because its worker ended",  # Prefect's
+}
 
 
 @dataclass
@@ -77,11 +81,16 @@ def read_state(root: Path) -> RunState:
 
 def _tell_failure(run: RunDirectory, error: BaseException) -> None:
     state = "failed" if isinstance(error, Exception) else _WITHOUT_FAULT.get(type(error).__name__, "cancelled")
-    first = str(error).strip().partition("\n")[0]
     try:
-        tell_state(run.root, state, f"{type(error).__name__}: {first}" if first else type(error).__name__)
+        tell_state(run.root, state, _why(error))
     except StorageError as refused:
         error.add_note(f"state.json could not be written either: {refused}")
+
+
+def _why(error: BaseException) -> str:
+    name = type(error).__name__
+    first = str(error).strip().partition("\n")[0]
+    return _WORDS.get(name) or (f"{name}: {first}" if first else name)
 
 
 def _read(root: Path) -> RunState | None:

@@ -49,7 +49,7 @@ def end_with(root: Path, error: BaseException | None) -> None:
     ("error", "state", "reason"),
     [
         (LostStepError("step 1: lost\nmore"), "failed", "LostStepError: step 1: lost"),
-        (KeyboardInterrupt(), "cancelled", "KeyboardInterrupt"),
+        (KeyboardInterrupt(), "cancelled", "interrupted (Ctrl-C)"),
     ],
 )
 def test_how_a_run_ended(error: BaseException, state: str, reason: str, tmp_path: Path) -> None:
