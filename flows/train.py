@@ -37,7 +37,7 @@ from tasks.identity import run_digests
 from tasks.publishing import publish, publish_held
 from tasks.reports import report
 from tasks.rollouts import rollout
-from tasks.updates import begin_checkpoint, finish_checkpoints, update
+from tasks.updates import begin_checkpoint, settle_checkpoints, update
 
 
 @flow(name="train", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
@@ -130,7 +130,7 @@ def _loop(session: Session, limits: Limits) -> tuple[int, Reason | None]:
             done += 1
             _after_commit(session, done, progress)
             reason = stops.reason(done)
-    finish_checkpoints(session)
+    settle_checkpoints(session, wait=True)
     if not modes_due(run.config, done):  # else it was told after the evaluation
         report(str(run.root))
     return done, reason

@@ -28,6 +28,20 @@ _sessions: list[Session] = []
 
 
 @dataclass
+class PendingCheckpoint:
+    """A full trainer state that was asked for and is not known to be on the disk."""
+
+    version: int
+    path: str
+    copying: PendingWork | None  # the state in the trainer's memory; None when that is done
+
+    def await_copy(self) -> None:
+        if self.copying is not None:
+            self.copying.result()
+            self.copying = None
+
+
+@dataclass
 class Session:
     """What the tasks of one training run work with."""
 
@@ -39,7 +53,7 @@ class Session:
     heldout_questions: list[Question]
     policy: Json | None = None  # manifest of the committed policy version, in the live object store
     step_started: float = 0.0  # perf_counter; includes what the task before it cost after its commit
-    pending: list[PendingWork] = field(default_factory=list)  # checkpoint calls under way
+    pending: list[PendingCheckpoint] = field(default_factory=list)
 
     @property
     def config(self) -> RunConfig:

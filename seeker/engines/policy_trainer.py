@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,6 +70,7 @@ class PolicyTrainer:
                 f"batch of step {batch.step}: the trainer is at version {self.version}, it takes that step"
             )
         started = time.perf_counter()
+        seed_draws(self.config.seed, batch.step, self.ranks.rank)
         learning_rate = warmed_up(self.config.optimizer, batch.step)
         passes = self._train(batch, learning_rate) if batch.num_trainable_tokens else []
         self.version += 1
@@ -80,8 +82,12 @@ class PolicyTrainer:
 
     def save_checkpoint(self, folder: Path) -> None:
         """Masters, moments, random state and version, written as a whole."""
-        tensors = {**self._masters.state(), _RNG: torch.get_rng_state()}
-        write_checkpoint(Path(folder), tensors, {"version": self.version})
+        write_checkpoint(Path(folder), *self.snapshot())
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint holds, copied: later updates do not reach it."""
+        copied = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._masters.state().items()}
+        return {**copied, _RNG: torch.get_rng_state()}, {"version": self.version}
 
     def load_checkpoint(self, folder: Path) -> None:
         """Take over a checkpoint exactly; the trainer goes on as the one that wrote it would have."""
@@ -186,6 +192,12 @@ class PolicyTrainer:
             found = score_tokens(model, row, batch.temperature, plain_head=self._plain_head)
             logprobs[row.places] = found.logprobs.cpu().numpy()
         return logprobs
+
+
+def seed_draws(seed: int, step: int, rank: int) -> None:
+    """What an update draws depends on these alone, so that it can be replayed by a process that has drawn otherwise."""
+    drawn = np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)
+    torch.manual_seed(int(drawn[0]))  # pyright: ignore[reportUnknownMemberType]
 
 
 def warmed_up(config: OptimizerConfig, step: int) -> float:

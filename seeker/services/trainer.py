@@ -13,7 +13,6 @@ from typing import Any
 
 from seeker.cluster.objects import ObjectHandle, ServiceContext
 from seeker.config import RunConfig
-from seeker.engines.checkpoint import read_checkpoint
 from seeker.engines.joined_ranks import join_ranks
 from seeker.engines.meeting import Rendezvous
 from seeker.engines.policy import load_policy
@@ -25,6 +24,7 @@ from seeker.packing import Batch, decode_batch
 from seeker.publishing import Publisher
 from seeker.runs import RunDirectory, load_run, restore_points
 from seeker.runs.policies import FolderObjects, MirroredObjects
+from seeker.services.checkpointing import CheckpointWriter
 
 Json = dict[str, Any]
 
@@ -45,6 +45,7 @@ class TrainerService:
         self._generation = ""  # of the gang that was joined
         self._trainer = self._new_trainer()
         self._reports: dict[int, Json] = {}
+        self._writer = CheckpointWriter()
         self._objects = MirroredObjects(context.objects, FolderObjects(self._root / "policy"))
         self._publisher = Publisher(self._objects, context.prefix, self._config.publishing)
 
@@ -90,13 +91,25 @@ class TrainerService:
             return {} if self._ranks.rank else self._publish(version, committed)
 
     def checkpoint(self, version: int, path: str) -> Json:
-        """Write the full trainer state at `version` to the folder `path`, and read it back."""
+        """Begin to write the full trainer state at `version` to the folder `path`; updates need not wait for it."""
         with self._together():
             self._reach(version)
             if self._ranks.rank == 0:
-                self._trainer.save_checkpoint(Path(path))
-                read_checkpoint(Path(path))
+                self._writer.begin(Path(path), *self._trainer.snapshot())
         return {"version": version, "path": path}
+
+    def written(self, version: int, path: str, wait: bool) -> Json:
+        """Whether that state is on the disk and was read back; raises what the writing failed with.
+
+        Neither written nor being written: the trainer that was asked to is gone.
+        """
+        with self._together():
+            if self._ranks.rank:
+                return {}
+            return {
+                "written": self._writer.is_written(Path(path), wait),
+                "writing": self._writer.is_writing(Path(path)),
+            }
 
     def _publish(self, version: int, committed: Json | None) -> Json:
         if committed is not None:

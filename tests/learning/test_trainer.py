@@ -12,6 +12,8 @@
 10. bf16 compute trains too; learning-rate warm-up is linear; gradients are clipped.
 11. Cut into micro-batches, a batch makes the policy that it makes whole.
 12. Metrics mean what they say (effective sample size, mismatch, clipped fraction).
+13. What an update draws depends on seed and step alone, whatever its process drew before.
+14. A snapshot is what later updates do not reach; it is written beside them, and a failed writing is told to the asker.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ from seeker.config import OptimizerConfig
 from seeker.engines.policy import bf16_tensor, export_digest
 from seeker.engines.policy_trainer import PolicyTrainer, warmed_up
 from seeker.engines.ranks import SingleRank
-from seeker.errors import CheckpointError, UpdateError
+from seeker.errors import CheckpointError, StorageError, UpdateError
 from seeker.packing import Batch
+from seeker.services.checkpointing import CheckpointWriter
 from seeker.update_report import UpdateReport, effective_sample_size, mismatch_metrics
 from tests.learning.builders import make_batch, make_config, make_policy, make_trainer
 
@@ -85,6 +88,38 @@ def test_training_is_continued_exactly(tmp_path: Path) -> None:
     assert again == reports[2:]
     assert state_bytes(second) == state_bytes(whole)
     assert digest(second) == digest(whole)
+
+
+def test_what_an_update_draws_depends_on_its_step_alone() -> None:
+    states: list[torch.Tensor] = []
+    for before, step in ((1, 0), (2, 0), (1, 1)):
+        torch.manual_seed(before)
+        trainer = make_trainer()
+        trainer.version = step
+        trainer.update(make_batch(step=step))
+        states.append(torch.get_rng_state())
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+
+
+def test_a_snapshot_is_not_reached_by_later_updates(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    trainer.update(make_batch())
+    before, tensors = state_bytes(trainer), trainer.snapshot()
+    trainer.update(make_batch(step=1))
+    assert state_bytes(trainer) != before
+    folder, writer = tmp_path / "000001", CheckpointWriter()
+    assert not writer.is_written(folder, wait=True)
+    writer.begin(folder, *tensors)
+    assert writer.is_writing(folder)
+    assert writer.is_written(folder, wait=True)
+    assert not writer.is_writing(folder)
+    trainer.load_checkpoint(folder)
+    assert state_bytes(trainer) == before
+    (tmp_path / "file").touch()
+    writer.begin(tmp_path / "file" / "000002", *tensors)
+    with pytest.raises(StorageError, match="file"):
+        writer.is_written(tmp_path / "file" / "000002", wait=True)
 
 
 def test_a_checkpoint_is_replaced_as_a_whole(tmp_path: Path) -> None:
