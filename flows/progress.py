@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,6 +17,14 @@ from seeker.runs import Json
 WINDOW = 10  # steps that the estimate looks back
 
 
+class SteadyConsole(Console):
+    """Goes quiet when nobody reads any more, as when a flow run's worker has died: rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class StepProgress:
     """Progress of a training run.
 
@@ -22,7 +32,7 @@ class StepProgress:
     """
 
     def __init__(self, run_id: str, first: int, steps: int, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or SteadyConsole(highlight=False, soft_wrap=True)
         self._steps = steps
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._bar = Progress(

@@ -4,11 +4,15 @@
 2. A small policy on text other than the generated world: the summary says why its score is near zero; else it does not.
 3. A step's line and the estimate read well without a terminal.
 4. When evaluations and checkpoints are due.
+5. Lines that nobody reads any more end nothing: a flow run lives on when its worker has died.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +100,12 @@ def test_what_is_due() -> None:
     assert [version for version in range(8) if is_checkpoint_due(config, version)] == [2, 4, 6, 7]
     ends = small_config(steps=7, evaluation={"every": 0, "sampled": False})
     assert [version for version in range(8) if modes_due(ends, version)] == [0, 7]
+
+
+def test_lines_that_nobody_reads_end_nothing() -> None:
+    code = "from flows.progress import StepProgress\nfor _ in range(2): StepProgress('demo', 0, 3).say(['a line'])"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
