@@ -58,8 +58,9 @@ lint: setup ## ruff
 types: setup ## pyright, strict on seeker/
 	$(DRIVER)/bin/pyright
 
-drill: setup ## The long drills with real kills (20 rounds in CI: SEEKER_DRILL_ROUNDS=20)
-	SEEKER_DRILL_ROUNDS=$${SEEKER_DRILL_ROUNDS:-200} $(DRIVER)/bin/python -m pytest -m drill $(FLAGS)
+drill: setup ## The long drills with real kills (in CI: SEEKER_DRILL_ROUNDS=20 SEEKER_DRILL_KILLS=10)
+	SEEKER_DRILL_ROUNDS=$${SEEKER_DRILL_ROUNDS:-200} SEEKER_DRILL_KILLS=$${SEEKER_DRILL_KILLS:-100} \
+		$(DRIVER)/bin/python -m pytest -m drill $(FLAGS)
 
 bench: setup ## Benchmarks, each a ratio in one run
 	$(DRIVER)/bin/python -m tests.benchmarks $(FLAGS)
