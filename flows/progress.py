@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -17,12 +16,19 @@ from seeker.runs import Json
 WINDOW = 10  # steps that the estimate looks back
 
 
-class SteadyConsole(Console):
-    """Goes quiet when nobody reads any more, as when a flow run's worker has died: rich would end the process."""
+def outlive_readers() -> None:
+    """Let this process go on when nobody reads its output any more, as when a flow run's worker has died.
 
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    Rich ends a process that prints into a broken pipe, also where Prefect logs through it.
+    """
+    Console.on_broken_pipe = _go_quiet  # type: ignore[method-assign]
+
+
+def _go_quiet(console: Console) -> None:
+    console.quiet = True
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, console.file.fileno())
+    os.close(nowhere)
 
 
 class StepProgress:
@@ -32,7 +38,7 @@ class StepProgress:
     """
 
     def __init__(self, run_id: str, first: int, steps: int, console: Console | None = None) -> None:
-        self._console = console or SteadyConsole(highlight=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, soft_wrap=True)
         self._steps = steps
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._bar = Progress(

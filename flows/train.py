@@ -16,7 +16,7 @@ from flows.due import is_checkpoint_due, modes_due
 from flows.names import flow_run_name
 from flows.orders import Order
 from flows.prepare import prepare
-from flows.progress import StepProgress, start_lines
+from flows.progress import StepProgress, outlive_readers, start_lines
 from flows.stopping import Limits, Reason, Stops, end_flow_run
 from seeker.config import RunConfig
 from seeker.questions import read_questions
@@ -69,6 +69,7 @@ def train(
         prepared: What is prepared already (set by other flows).
         rollout_target: Another rollout service (set by tests).
     """
+    outlive_readers()
     config, run_id = Order(preset, run_id, steps, overrides, config).resolve()
     limits = Limits(pause_after, max_steps_per_run).check()
     root = config.out_path(run_id)

@@ -30,7 +30,8 @@ class RunState:
     host: str
 
 
-_WITHOUT_FAULT = {"Pause": "paused"}  # Prefect's way to end the process of a flow run that was suspended
+# Prefect's way to end the process of a flow run that was suspended; and of one that something else ended.
+_WITHOUT_FAULT = {"Pause": "paused", "SystemExit": "died"}
 _WORDS = {
     "KeyboardInterrupt": "interrupted (Ctrl-C)",
     "TerminationSignal": "its process was told to end: by a cancellation, or because its worker ended",  # Prefect's

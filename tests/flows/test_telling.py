@@ -103,7 +103,10 @@ def test_what_is_due() -> None:
 
 
 def test_lines_that_nobody_reads_end_nothing() -> None:
-    code = "from flows.progress import StepProgress\nfor _ in range(2): StepProgress('demo', 0, 3).say(['a line'])"
+    code = (
+        "from flows.progress import StepProgress, outlive_readers\noutlive_readers()\n"
+        "for _ in range(2): StepProgress('demo', 0, 3).say(['a line'])"
+    )
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)

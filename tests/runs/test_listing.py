@@ -50,6 +50,7 @@ def end_with(root: Path, error: BaseException | None) -> None:
     [
         (LostStepError("step 1: lost\nmore"), "failed", "LostStepError: step 1: lost"),
         (KeyboardInterrupt(), "cancelled", "interrupted (Ctrl-C)"),
+        (SystemExit(1), "died", "SystemExit: 1"),
     ],
 )
 def test_how_a_run_ended(error: BaseException, state: str, reason: str, tmp_path: Path) -> None:
