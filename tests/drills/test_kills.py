@@ -30,8 +30,8 @@ from tests.drills.tally import tally
 
 KILLS = int(os.environ.get("SEEKER_DRILL_KILLS", "10"))
 SEED = int(os.environ.get("SEEKER_DRILL_SEED", str(int(time.time()))))
-KILLS_PER_RUN = 8
-RUNS = max(1, round(KILLS / KILLS_PER_RUN))
+KILLS_PER_RUN = 8.4
+RUNS = max(2, round(KILLS / KILLS_PER_RUN))
 STEPS = load_config("micro").steps
 MICRO = {"preset": "micro"}
 LAPTOP: dict[str, Any] = {"preset": "laptop", "steps": 6, "overrides": ["checkpoint.every=4", "evaluation.every=3"]}
