@@ -14,7 +14,7 @@ from pathlib import Path
 from seeker.cluster.client import Call, Cluster, Service, open_cluster
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
-from seeker.errors import ConfigError
+from seeker.errors import ClusterError, ConfigError, InfrastructureError
 from seeker.presets import locate
 from seeker.runs import Json, RunDirectory
 from seeker.types import Question
@@ -67,7 +67,12 @@ def open_flow_cluster(config: RunConfig, log_dir: Path) -> Generator[Cluster]:
         yield _clusters[-1]
         return
     with open_cluster(cluster_settings(config, log_dir)) as cluster, use_cluster(cluster):
-        yield cluster
+        try:
+            yield cluster
+        except InfrastructureError as error:  # most often of its object cache, which cannot be reached
+            if ended := cluster.how_it_ended():
+                raise ClusterError(f"{ended}\nStart the run again: it goes on from its last commit.") from error
+            raise
 
 
 @contextmanager

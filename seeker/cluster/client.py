@@ -102,6 +102,12 @@ class Cluster:
     def objects(self) -> ObjectStore:
         return self._flight
 
+    def how_it_ended(self) -> str | None:
+        """``the embedded cluster has ended: exit code -9`` with the end of its log, where it has ended by itself."""
+        if self._embedded is None or self._embedded.is_alive():
+            return None
+        return f"the embedded cluster has ended: {self._embedded.end_text()}"
+
     def __enter__(self) -> Cluster:
         return self
 
