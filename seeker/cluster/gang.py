@@ -33,6 +33,7 @@ from seeker.errors import CallError, ClusterError, DeadlineError, GangLostError,
 READ_S = 2.0
 OTHERS_S = 3.0  # until the other members' ends tell which one was lost
 END_S = 5.0  # until the members of a generation have been told that it has ended
+MEMBERS_EVERY_S = 1.5  # while a call is under way: whether its members are all there
 RAISED_S = 2.0  # after the first rank's own error: whether all ranks raise
 
 Examine = Callable[[OpenSession, LostError], Awaitable[None]]
@@ -140,8 +141,27 @@ class Gang:
             kind = DeadlineError if isinstance(error, DeadlineError) else ClusterError
             return self._settle_all(calls, kind(f"{calls[0].label}: its barrier cannot be made: {error}"))
         self._calls = calls
-        await asyncio.gather(*(self._run_one(call, request, end) for call in calls))
+        guard = shared_loop().task(self._guard(calls[0], request))
+        try:
+            await asyncio.gather(*(self._run_one(call, request, end) for call in calls))
+        finally:
+            guard.cancel()
         return await _delete(self._session, request.barrier)
+
+    async def _guard(self, call: Call, request: Request) -> None:
+        """A member that dies between two calls fails none: what was meant for it goes to a stranger, or waits."""
+        missed: set[str] = set()
+        while True:
+            await asyncio.sleep(MEMBERS_EVERY_S)
+            try:
+                there = await self._session.watch.look_at_executors()
+            except ClusterError:
+                continue  # a cluster that does not answer says nothing about its executors
+            missing = set(self.executors) - set(there)
+            if gone := sorted(missing & missed):
+                await self._lost(call, request, LostError(f"{call.label}: executor {gone[0]} is gone", gone[0]))
+                return
+            missed = missing
 
     def _settle_all(self, calls: list[Call], error: BaseException) -> None:
         for call in calls:

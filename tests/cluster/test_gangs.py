@@ -3,7 +3,7 @@
 1.  A formed gang has ranks 0 to N-1 on N executors; `run` reaches every member once, values in rank order, warm.
 2.  A member that dies, its executor that dies, and one that hangs past the deadline end the generation with one
     `GangLostError` for all calls, which names rank and executor, long before the others' own ends; the next forming
-    makes a new generation on which calls work.
+    makes a new generation on which calls work. So does one that died while nobody called.
 3.  An error that all ranks raise leaves the gang; one that some raise ends it and is raised.
 4.  Forming has a deadline, says how many came, and leaves nothing half formed. A member that dies while it forms does
     not keep the others: it is formed again at once.
@@ -76,6 +76,15 @@ def test_a_member_that_dies(pair: Service, gang: Gang, of: str) -> None:
     assert [each["num_calls"] for each in again.run("about", deadline_s=30)] == [1, 1]
     assert time.monotonic() - start < 25
     again.end("the test is over")
+
+
+@pytest.mark.parametrize("process", ["pid", "parent"])
+def test_a_member_that_dies_between_two_calls(gang: Gang, process: str) -> None:
+    os.kill(gang.run("about", deadline_s=30)[1][process], signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(GangLostError, match=rf"rank 1 \(executor {gang.executors[1]}"):
+        gang.run("about", deadline_s=50)
+    assert time.monotonic() - start < 15
 
 
 def test_a_member_that_hangs(gang: Gang) -> None:
