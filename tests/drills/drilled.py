@@ -35,6 +35,7 @@ class DrilledRun:
     log: list[str] = field(default_factory=list)  # what was done, for the message of a failure
     _doomed: set[str] = field(default_factory=set)  # flow runs that a kill may end
     _finished_calls: dict[Path, int] = field(default_factory=dict)
+    _struck: tuple[str, float] = ("", 0.0)  # what was killed last, and when
     _gone_since: float | None = None
     _moved: float = 0.0
 
@@ -96,6 +97,7 @@ class DrilledRun:
         if not kill(pid):
             return
         tally.kills[strike.target] += 1
+        self._struck = (strike.target, time.time())
         self._say(f"{strike.target} {pid} killed at {self.steps} steps")
         if strike.target in ("server", "worker"):
             back = f"another {strike.target}"
@@ -141,6 +143,9 @@ class DrilledRun:
         told = read_state(self.root)
         assert told.state in ("died", "failed", "cancelled", "stopped"), self._tell(str(told))
         assert told.reason, self._tell(str(told))
+        target, at = self._struck
+        if target == "cluster" and told.time > at:
+            assert "embedded cluster" in told.reason, self._tell(str(told))
         self._say(f"state.json: {told.state}, {told.reason[:200]}")
         self._finished_calls.update({path: path.stat().st_mtime_ns for path in self._markers()})
 
