@@ -129,7 +129,7 @@ def examine_leases(before: Sequence[Lease], after: Sequence[Lease], waited_s: fl
         is_silent = counts.get(lease.key) == lease.count and waited_s > lease.lease_s
         if lease.is_known_dead() or is_silent:
             text = f"{lease.text()} is gone and left {', '.join(lease.sessions) or 'its lease'}"
-            findings.append(Finding("wrong", text, "seeker cluster clean removes it, and so does the next start"))
+            findings.append(Finding("wrong", text, "seeker cluster clean closes what it can, and says what it cannot"))
         for session in lease.abandoned:
             text = f"session {session} was abandoned by {lease.text()}: closing it would brick the cluster"
             findings.append(Finding("note", text, "leave it; a restart of the session manager frees its executor"))
