@@ -17,7 +17,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 from prefect.states import Cancelled, Crashed
 
-from flows.serving.children import all_processes, environment_of, has_ended
+from flows.serving.children import all_processes, descendants, environment_of, has_ended
 from flows.serving.setup import POOL
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
@@ -42,6 +42,8 @@ async def mark() -> list[str]:
 def end_processes(url: str, within_s: float = 30.0) -> None:
     """Terminate flow-run processes that report to the server at `url`; kill those that have not gone `within_s`."""
     found = [pid for pid in all_processes() if _runs_a_flow(pid, url)]
+    below = {pid for flow in found for pid in descendants(flow)}
+    found = [pid for pid in found if pid not in below]  # a flow run ends its cluster itself, in order
     for number, wait_s in ((signal.SIGTERM, within_s), (signal.SIGKILL, 5.0)):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
@@ -52,7 +54,7 @@ def end_processes(url: str, within_s: float = 30.0) -> None:
 
 
 def _runs_a_flow(pid: int, url: str) -> bool:
-    """A flow run's process leads the session that its worker gave it; what it starts itself is its own business."""
+    """A flow run's process leads the session that its worker gave it; so does a cluster that it started."""
     told = environment_of(pid)
     if told.get("PREFECT_API_URL") != url or "PREFECT__FLOW_RUN_ID" not in told:
         return False
