@@ -26,9 +26,9 @@ class Strike:
     delay_s: float
 
 
-def targets(number: int, draw: random.Random) -> list[str]:
-    """So many targets, every kind about as often as `DECK` has it."""
-    chosen = list(itertools.islice(itertools.cycle(DECK), number))
+def targets(first: int, number: int, draw: random.Random) -> list[str]:
+    """The `first`th and those after it, of all kills of a drill: every kind about as often as `DECK` has it."""
+    chosen = list(itertools.islice(itertools.cycle(DECK), first, first + number))
     draw.shuffle(chosen)
     return chosen
 

@@ -61,7 +61,7 @@ def test_killed_at_random_moments(
 ) -> None:
     share = -(-(KILLS - tally.random) // (RUNS - number))  # what earlier runs did not get to is made up for
     draw = random.Random(f"{SEED}-{number}")
-    strikes = plan(targets(share, draw), STEPS, draw)
+    strikes = plan(targets(tally.random, share, draw), STEPS, draw)
     print(f"seed {SEED}, run {number}: {strikes}")
     before = tally.kills.total()
     found = drill(served, tmp_path / "run", MICRO, strikes, STEPS, seed=SEED)
