@@ -92,6 +92,7 @@ class DrilledRun:
         log_before = self._returns(strike.target)
         if strike.target not in RECOVERS:
             self._doomed.add(self.flow_runs[-1])
+        if strike.target in ("flow", "worker"):  # the others' losses are events
             tally.lost += self._calls_under_way()
         pid = self.draw.choice(found)
         if not kill(pid):
@@ -175,7 +176,7 @@ class DrilledRun:
     def _count(self) -> None:
         events = load_run(self.root).events
         tally.runs += 1
-        tally.lost += events.count("call_retried")
+        tally.lost += sum(each["event"] == "call_retried" and each["attempt"] == 1 for each in events.read())
         tally.kept += events.count("call_reused")
         tally.formed_again += events.count("trainers_lost")
         tally.repeated += sum(path.stat().st_mtime_ns != at for path, at in self._finished_calls.items())

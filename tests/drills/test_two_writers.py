@@ -39,7 +39,8 @@ def test_the_second_writer_is_refused(served: ServedPrefect, tmp_path: Path) -> 
     root = tmp_path / "run"
     environ = {**os.environ, "PREFECT_API_URL": served.url}
     train = command("train", "--preset", "micro", "--steps", "400", "--out", str(root))
-    first = subprocess.Popen(train, cwd=project_root(), env=environ, stdout=subprocess.DEVNULL)
+    with open(tmp_path / "first.log", "wb") as log:
+        first = subprocess.Popen(train, cwd=project_root(), env=environ, stdout=log, stderr=log)
     try:
         wait_until(lambda: steps_of(root) >= 1, "the first step", 300)
         for second in (train, command("resume", str(root))):
