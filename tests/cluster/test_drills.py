@@ -31,7 +31,7 @@ from tests.cluster.victims import await_no_orphans, kill_one
 
 ROUNDS = int(os.environ.get("SEEKER_DRILL_ROUNDS", "20"))
 ENGINE_ROUNDS = ROUNDS // 2 if ROUNDS <= 20 else 40  # each may leave slots behind for good
-WARM_ROUNDS = 5
+WARM_ROUNDS = 60 if ROUNDS > 60 else 5  # about 1,000 calls: the cluster keeps the last ones
 MAX_KILLS = 2  # in a round, since a call is done again twice at most
 
 
@@ -68,6 +68,8 @@ def test_random_kills() -> None:
 
 
 def check_flat(usages: list[dict[str, Usage]]) -> None:
+    steps = usages[:: len(usages) // 10 or 1]
+    print("MB of the cluster:", [round(each["cluster"].resident_bytes / 1e6) for each in steps])
     for who, before in usages[min(WARM_ROUNDS, len(usages) - 1)].items():
         now = usages[-1][who]
         print(f"{who}: {before} after {WARM_ROUNDS} rounds, {now} at the end")
