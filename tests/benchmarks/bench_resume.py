@@ -21,7 +21,6 @@ from typing import Any
 from flows.environment import flow_environment
 from seeker.presets import load_config
 from seeker.runs import checkpoint_versions, load_run, read_metrics
-from tasks import updates
 
 RESUME_LIMIT_S = 10.0
 STALL_LIMIT = 0.05
@@ -33,11 +32,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.num_calls = 0
 
     def on(self, name: str, function: Callable[..., Any], before: Callable[..., Any] | None = None) -> Any:
         def watched(*args: Any, **kwargs: Any) -> Any:
             if before is not None:
                 before(*args)
+            self.num_calls += name == "begin"
             started = time.perf_counter()
             try:
                 return function(*args, **kwargs)
@@ -78,12 +79,14 @@ def train(flows: Any, root: Path, override: str, steps: int, **limits: Any) -> N
 
 def watch_resume(flows: Any) -> Watch:
     """From here on the parts that the loop waits for are timed."""
+    from tasks import updates  # Prefect is imported where its environment is
+
     watch = Watch()
     flows.open_run = watch.on("open", flows.open_run)
     flows.publish_held = watch.on(
         "publish", flows.publish_held, before=lambda session, _: session.trainers.run("describe")
     )
-    flows.begin_checkpoint = watch.on("stall", flows.begin_checkpoint)
+    flows.begin_checkpoint = watch.on("begin", flows.begin_checkpoint)
     updates.settle_checkpoints = watch.on("stall", updates.settle_checkpoints)
     updates.PendingCheckpoint.await_copy = watch.on("stall", updates.PendingCheckpoint.await_copy)
     return watch
@@ -93,12 +96,12 @@ def tell_stall(watch: Watch, root: Path, rows: list[dict[str, Any]]) -> float:
     """Prints what a checkpoint costs; the share of a step that the loop waits for one."""
     versions = checkpoint_versions(load_run(root))
     size = sum(path.stat().st_size for path in load_run(root).checkpoint_path(versions[-1]).iterdir())
-    after = [row["seconds/step"] for row in rows if row["step"] and row["step"] % 2 == 0]
+    after = [row["seconds/step"] for row in rows if row["step"] % 2 == 0]  # of an even version, which was written
     others = [row["seconds/step"] for row in rows if row["step"] % 2]
-    step, number = statistics.median(others), (len(rows) + 1) // 2  # of an even version each
-    share = watch.seconds["stall"] / number / step
-    print(f"{number} checkpoints of {size / 1e6:.0f} MB, steps of {step:.1f} s")
-    print(f"  the loop waited {1e3 * watch.seconds['stall'] / number:.0f} ms for each: {share:.1%} of a step", end="")
+    step, waited_s = statistics.median(others), (watch.seconds["begin"] + watch.seconds["stall"]) / watch.num_calls
+    share = waited_s / step
+    print(f"{watch.num_calls} checkpoints of {size / 1e6:.0f} MB, steps of {step:.1f} s")
+    print(f"  the loop waited {1e3 * waited_s:.0f} ms for each: {share:.1%} of a step", end="")
     print(f"; limit {STALL_LIMIT:.0%}: {'kept' if share <= STALL_LIMIT else 'MISSED'}")
     print(f"  steps beside a writing take {statistics.median(after) / step:.2f} of the others")
     return share
