@@ -23,6 +23,8 @@ PROBE_DEADLINE_S = 2.0
 
 async def close_patiently(session: OpenSession, cancel: bool) -> None:
     """Afterwards the session is closed and its objects are gone, or `given_up` says why it is left."""
+    if session.embedded is not None and not session.embedded.is_alive():
+        return  # with it went sessions, executors and objects
     if cancel:
         await asyncio.wait([shared_loop().task(session.cancellation.cancel_all())], timeout=CANCEL_DEADLINE_S)
     if not session.given_up:

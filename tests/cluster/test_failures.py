@@ -191,6 +191,10 @@ def test_cluster_dies_under_a_call() -> None:
         assert time.monotonic() - start < 3
         for pid in (about["pid"], about["parent"]):
             wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"), 5, f"process {pid} ends")
+        start = time.monotonic()
+        service.close()
+        assert time.monotonic() - start < 3
+    assert cluster.abandoned == []
 
 
 def test_two_clusters_one_after_the_other_and_by_endpoint(cluster: Cluster) -> None:
