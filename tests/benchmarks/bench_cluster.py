@@ -24,7 +24,7 @@ from seeker.cluster.client import Cluster, ClusterSettings, Service, gather, ope
 from seeker.cluster.objects import FlightObjects
 from seeker.cluster.shipping import code_of
 from seeker.cluster.starter.host import Host
-from tests.benchmarks.grpc_echo import echo_server
+from tests.benchmarks.grpc_echo import async_echo_server, echo_server
 from tests.benchmarks.processes import Usage, cpu_seconds, usage_of
 from tests.cluster.conftest import descendants
 
@@ -103,18 +103,18 @@ def _round_trip(cluster: Cluster, service: Service) -> None:
     def call() -> None:
         service.call("echo", 0, deadline_s=60).result()
 
-    with echo_server() as echo:
-        for _ in range(50):
-            echo(b"x" * 300)
-            call()
-        bare: list[float] = []
-        ours: list[float] = []
-        for _ in range(300):  # turn by turn: both meet the same neighbours
-            bare.append(_seconds(lambda: echo(b"x" * 300), 1))
-            ours.append(_seconds(call, 1))
-    _print("sequential call, median of 300", median(ours), "ms", 0.008)
-    _print("bare gRPC echo over a unix socket, median of 300", median(bare), "ms")
-    _print("ratio of the two", median(ours) / median(bare), "", 2.5)
+    with echo_server() as echo, async_echo_server() as async_echo:
+        works: list[Callable[[], Any]] = [call, lambda: echo(b"x" * 300), lambda: async_echo(b"x" * 300)]
+        for work in works * 50:
+            work()
+        # Turn by turn: all meet the same neighbours.
+        turns = [[_seconds(work, 1) for work in works] for _ in range(300)]
+    ours, bare, bare_async = (median(column) for column in zip(*turns, strict=True))
+    _print("sequential call, median of 300", ours, "ms", 0.008)
+    _print("bare gRPC echo over a unix socket, blocking, median of 300", bare, "ms")
+    _print("bare gRPC echo over a unix socket, asyncio, median of 300", bare_async, "ms")
+    _print("ratio of a call to the blocking echo", ours / bare, "", 2.5)
+    _print("ratio of a call to the asyncio echo", ours / bare_async, "", 2.5)
     _parts(cluster, call)
     begin = time.perf_counter()
     calls = [service.call("echo", number, deadline_s=120) for number in range(200)]
