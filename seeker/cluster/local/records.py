@@ -17,7 +17,6 @@ from seeker.cluster.local.history import History
 MAX_BIND_FAILURES = 5
 MAX_EVENTS = 64  # of a session: older ones are forgotten
 _STATE_NAMES = ("pending", "running", "succeeded", "failed", "cancelled")
-KEPT_FINISHED_TASKS = 2048  # per session; older finished tasks are forgotten, so that memory stays flat
 
 
 class StateError(Exception):
