@@ -23,7 +23,7 @@ def add_cluster(parser: Any) -> None:
 
 def _add_start(parser: Any) -> None:
     _add_directory(parser)
-    parser.add_argument("--slots", type=int, default=16, metavar="N", help="cores of the node (default: 16)")
+    parser.add_argument("--slots", type=int, metavar="N", help="cores of the node (default: 16)")
     parser.add_argument("--memory", metavar="SIZE", help="memory of the node, as in 8g (default: the machine's)")
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of the node (default: the machine's)")
     parser.add_argument("--python", metavar="PATH", help="the executors' interpreter (default: .venv-executor's)")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seeker.cluster.client import Call, Cluster, Service, open_cluster
+from seeker.cluster.resources import parse_resources
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
 from seeker.errors import ClusterError, ConfigError, InfrastructureError
@@ -114,6 +115,21 @@ def cluster_settings(config: RunConfig, log_dir: Path) -> ClusterSettings:
         connect_deadline_s=cluster.connect_deadline_s,
         run_id=log_dir.parent.name,
     )
+
+
+def check_room(config: RunConfig) -> None:
+    """Refuse a training that the embedded cluster can never hold, before anything is prepared or started."""
+    cluster = config.cluster
+    if cluster_settings(config, Path("run/logs")).address() is not None:
+        return  # the cluster's own nodes decide
+    rollout, trainer = parse_resources(cluster.rollout_resources), parse_resources(cluster.trainer_resources)
+    wanted = cluster.rollouts * rollout.cpu + cluster.trainers * trainer.cpu
+    if wanted > cluster.slots:
+        raise ConfigError(
+            f"cluster.slots: {cluster.slots}; {cluster.rollouts} rollout executors of cpu={rollout.cpu} and "
+            f"{cluster.trainers} trainers of cpu={trainer.cpu} need {wanted} at once; raise cluster.slots, or lower "
+            "cluster.rollouts or cluster.trainers"
+        )
 
 
 def start_rollouts(

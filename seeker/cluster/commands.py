@@ -26,6 +26,7 @@ from seeker.cluster.settings import ClusterSettings
 from seeker.errors import ClusterError, ConfigError
 
 CONNECT_DEADLINE_S = 10.0
+DEFAULT_SLOTS = 16
 
 
 def start(arguments: Namespace) -> int:
@@ -33,7 +34,7 @@ def start(arguments: Namespace) -> int:
     state, is_new = shared.start_shared(_directory(arguments), settings)
     if arguments.env:
         if not is_new:
-            _say_other_capacity(state, settings)
+            _say_other_capacity(state, arguments.slots)
         print(state.exports())
         return 0
     if not is_new:
@@ -49,7 +50,7 @@ def start(arguments: Namespace) -> int:
 def _start_settings(arguments: Namespace) -> ClusterSettings:
     settings = ClusterSettings(
         python=arguments.python,
-        slots=arguments.slots,
+        slots=DEFAULT_SLOTS if arguments.slots is None else arguments.slots,
         memory_bytes=_num_bytes("--memory", arguments.memory),
         gpus=arguments.gpus,
         spill_dir=arguments.spill_dir and str(Path(arguments.spill_dir).absolute()),
@@ -82,10 +83,10 @@ def _num_bytes(flag: str, text: str | None) -> int | None:
         raise ConfigError(f"{flag} {text!r}: expected bytes, for example 8g or 512m") from None
 
 
-def _say_other_capacity(state: shared.SharedState, settings: ClusterSettings) -> None:
-    if state.facts["slots"] != settings.slots:
+def _say_other_capacity(state: shared.SharedState, slots: int | None) -> None:
+    if slots not in (None, state.facts["slots"]):
         text = f"the cluster of {state.directory} runs already, with {state.facts['slots']} slots"
-        print(f"seeker: {text}, not {settings.slots}", file=sys.stderr)
+        print(f"seeker: {text}, not {slots}", file=sys.stderr)
 
 
 def stop(arguments: Namespace) -> int:

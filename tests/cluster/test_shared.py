@@ -56,8 +56,8 @@ def test_start_status_and_stop(place: Path) -> None:
     assert (second.returncode, second.stdout) == (2, "")
     assert f"a cluster is running already in .seeker-cluster (process {state.pid}" in second.stderr
     exports = seeker("start", "--env")
-    assert exports.stdout == f"{state.exports()}\n"
-    assert "with 3 slots, not 16" in exports.stderr
+    assert (exports.stdout, exports.stderr) == (f"{state.exports()}\n", "")
+    assert "with 3 slots, not 16" in seeker("start", "--env", "--slots", "16").stderr
     (node,) = json.loads(seeker("status", "--json").stdout)["nodes"]
     assert node["capacity"] == {"cpu": 3, "memory_bytes": 5 * 2**30, "gpu": 0}
     family = {state.pid, *descendants(state.pid)}

@@ -176,7 +176,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     trainer = made.trainer()
     made.train(trainer, made.rollouts(), 2)
     for version in (1, 2):
-        trainer.checkpoint(version, str(made.run.checkpoint_path(version)))
+        path = str(made.run.checkpoint_path(version))
+        trainer.checkpoint(version, path)
+        assert trainer.written(version, path, True)["written"]
     state = next(made.run.checkpoint_path(2).glob("*.safetensors"))
     state.write_bytes(state.read_bytes()[:-8])
     assert made.trainer().publish(2, None)["manifest"]["digest"] == made.manifests[2]["digest"]
@@ -245,6 +247,7 @@ def test_rank_0_alone_writes_checkpoints(tmp_path: Path) -> None:
     ranks.join()
     path = made.run.checkpoint_path(0)
     assert ranks.call("checkpoint", 0, str(path)) == [{"version": 0, "path": str(path)}] * 2
+    assert ranks.call("written", 0, str(path), True) == [{"written": True, "writing": False}, {}]
     assert path.is_dir()
 
 

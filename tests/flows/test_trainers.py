@@ -4,7 +4,8 @@
 2. Rollout executors grow up to `rollouts_max` where it is set; the trainers are one gang.
 3. Ranks on one machine meet on its loopback device, on several at rank 0's; ports that are taken are passed over.
 4. Ranks that report different metrics are an error; the longest wait is told once.
-5. Room for the gang that never comes ends the run with a clear error, at once and without another try.
+5. A training that the embedded cluster can never hold is refused; a named cluster's nodes decide.
+6. Room for the gang that never comes ends the run with a clear error, at once and without another try.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 import pytest
 
 from seeker.config import ClusterConfig
-from seeker.errors import CallError, ClusterError, DeadlineError, LostStepError
+from seeker.errors import CallError, ClusterError, ConfigError, DeadlineError, LostStepError
 from seeker.runs import RunDirectory
-from tasks.cluster import cluster_settings, start_rollouts, start_trainers
+from tasks.cluster import check_room, cluster_settings, start_rollouts, start_trainers
 from tasks.trainers import Trainers, choose_port, rendezvous
 from tasks.updates import reported_once
 from tests.flows.runs import small_config, start_run
@@ -57,6 +58,16 @@ def test_a_cluster_is_named_once(tmp_path: Path) -> None:
     assert cluster_settings(small_config(), tmp_path).connect_deadline_s == 10.0
     with pytest.raises(ValueError, match=r"either cluster\.context or cluster\.endpoint"):
         small_config(cluster={"context": "lab", "endpoint": "http://lab:8080"})
+
+
+def test_too_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLAME_ENDPOINT", raising=False)
+    monkeypatch.delenv("SEEKER_CLUSTER_CONTEXT", raising=False)
+    small = {"slots": 3, "rollouts": 2, "trainers": 2}
+    with pytest.raises(ConfigError, match=r"cluster\.slots: 3; 2 rollout executors of cpu=1 and 2 trainers .* need 4"):
+        check_room(small_config(cluster=small))
+    check_room(small_config(cluster={**small, "slots": 4}))
+    check_room(small_config(cluster={**small, "endpoint": "http://lab:8080"}))
 
 
 def test_rollouts_grow_where_a_maximum_is_set(tmp_path: Path) -> None:

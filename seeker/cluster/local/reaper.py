@@ -19,13 +19,21 @@ import time
 LOCK_NAME = "lock"
 TERM_WAIT_S = 1.0
 KILL_WAIT_S = 0.5
+LOCK_WAIT_S = 1.0
 
 
 def main() -> None:
     end_groups(_listen())
     for directory in sys.argv[1:]:
         end_strays(f"FLAME_INSTANCE_ENDPOINT={directory}/")
-        remove_unless_held(directory)
+        _remove(directory)
+
+
+def _remove(directory: str) -> None:
+    """The kernel may close the cluster's end of our pipe a moment before it frees the cluster's lock."""
+    end = time.monotonic() + LOCK_WAIT_S
+    while not remove_unless_held(directory) and os.path.exists(directory) and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def _listen() -> dict[int, str]:
