@@ -143,6 +143,7 @@ def test_interrupted_while_it_gathers(served: dict[str, Any], tmp_path: Path) ->
     wait_until(lambda: not any(map(is_running, (told["pid"], told["parent"]))), 10, "its executors go")
 
 
+@pytest.mark.drill
 def test_a_driver_and_its_executor_both_dead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with served_cluster("--faults", "engine") as served:
         driver, told = start_driver(DRIVER % 30.0, served, tmp_path)

@@ -50,6 +50,7 @@ def engine(served: dict[str, Any]) -> Iterator[Cluster]:
         assert other.abandoned == []
 
 
+@pytest.mark.drill
 def test_a_dead_executor_is_left_behind(engine: Cluster, tmp_path: Path) -> None:
     service = engine.start("work", ECHO, {}, resources=SMALL, executors=2)
     first = service.prefix

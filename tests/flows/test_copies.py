@@ -17,6 +17,7 @@ from tests.flows.whole import copy_inputs, outcome, run_flow
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
+@pytest.mark.drill
 def test_a_copy_goes_on_by_itself(uninterrupted: Path, tmp_path: Path) -> None:
     def die(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if method == "publish" and args[0] == 2:

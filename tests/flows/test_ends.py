@@ -45,6 +45,7 @@ def test_paused_and_gone_on_with(uninterrupted: Path, tmp_path: Path) -> None:
     assert outcome(root) == outcome(uninterrupted)
 
 
+@pytest.mark.drill
 def test_paused_from_outside_and_ended_elsewhere(uninterrupted: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
 

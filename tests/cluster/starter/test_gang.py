@@ -225,6 +225,7 @@ def test_cancel_decisions() -> None:
     assert cancelled_text({}, "a", "g") is None
 
 
+@pytest.mark.drill
 def test_a_cache_that_is_away(cache: ObjectCache, tmp_path: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         session = make_session(cache, tmp_path)
