@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,10 +33,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How often a chunk is tried, and how long one try may take (waiting for a free executor included)."""
+    """How often a chunk is tried, and how long one try may take (waiting for a free executor included).
+
+    The first repetition comes at once; those after it wait `pause_s` more each time, give or take a half.
+    """
 
     max_attempts: int
     deadline_s: float
+    pause_s: float = 1.0
 
     @staticmethod
     def of(config: RunConfig, num_chunks: int) -> Attempts:
@@ -62,6 +68,7 @@ def run_chunks(
     chunks: Sequence[Chunk],
     submit: Callable[[Chunk], Call],
     finish: Callable[[Chunk, Any], None],
+    check: Callable[[], object],
     attempts: Attempts,
     events: EventLog,
     about: Mapping[str, Any],
@@ -69,9 +76,12 @@ def run_chunks(
 ) -> list[Question]:
     """Call `submit` for each chunk and `finish` with each result (whose object may be lost, too: a failed call).
 
-    A failed call is done again whole, up to the limit. Then each of its questions gets one call alone, so that one
-    question that always fails does not cost its neighbours. Returns the questions that had to be given up.
-    `on_done` hears how many questions each finished call had.
+    A failed call is done again whole, up to the limit. Then each of its questions gets calls of its own, up to the
+    limit again, so that one question that always fails does not cost its neighbours. Returns the questions that had
+    to be given up: only while `check` finds the service at work, for what fails with the cluster is no question's
+    fault. `on_done` hears how many questions each finished call had.
+
+    Raises `LostStepError` when a question would be given up and `check` fails.
     """
     void: list[Question] = []
     pending = {submit(chunk): chunk for chunk in chunks}
@@ -87,9 +97,12 @@ def run_chunks(
                     raise
                 told = {**about, "call": chunk.name, "attempt": chunk.attempt, "error": str(error)[:500]}
                 retries = _next_attempts(chunk, attempts.max_attempts)
+                if not retries:
+                    _check_service(check, chunk, error)
+                    void.extend(chunk.questions)
                 events.record("call_retried" if retries else "group_void", **told)
+                time.sleep(_pause_s(retries, attempts))
                 again.update({submit(retry): retry for retry in retries})
-                void.extend(() if retries else chunk.questions)
         pending = again
     return void
 
@@ -117,13 +130,26 @@ def check_void(what: str, num_void: int, num_asked: int) -> None:
         )
 
 
+def _check_service(check: Callable[[], object], chunk: Chunk, error: InfrastructureError) -> None:
+    try:
+        check()
+    except InfrastructureError as failed:
+        raise LostStepError(
+            f"call {chunk.name} failed {chunk.attempt} times, the last time: {error}\nand the service does not answer, "
+            f"so nothing was given up: {failed}\nMend this and start the run again: it goes on here"
+        ) from failed
+
+
 def _next_attempts(chunk: Chunk, max_attempts: int) -> list[Chunk]:
     """The chunk again; past the limit its questions one by one; past that, nothing."""
     if chunk.attempt < max_attempts:
         return [replace(chunk, attempt=chunk.attempt + 1)]
     if len(chunk.questions) == 1:
         return []
-    return [
-        Chunk(f"{chunk.name}q{number:02d}", (question,), max_attempts)
-        for number, question in enumerate(chunk.questions)
-    ]
+    return [Chunk(f"{chunk.name}q{number:02d}", (question,)) for number, question in enumerate(chunk.questions)]
+
+
+def _pause_s(retries: Sequence[Chunk], attempts: Attempts) -> float:
+    """Seconds before these attempts: none before a second one."""
+    waits = max((retry.attempt - 2 for retry in retries), default=0)
+    return max(0, waits) * attempts.pause_s * random.uniform(0.5, 1.5)

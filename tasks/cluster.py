@@ -154,6 +154,11 @@ def describe_rollouts(session: Session) -> Call:
     return session.rollouts.call("describe", deadline_s=session.config.cluster.start_deadline_s, idempotent=True)
 
 
+def check_rollouts(rollouts: Service, config: RunConfig) -> None:
+    """Raises `InfrastructureError` when no executor can be had that loads what rollouts need."""
+    rollouts.call("describe", deadline_s=config.cluster.start_deadline_s, idempotent=True).result()
+
+
 def start_trainers(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Trainers:
     """The trainers: one gang, all executors or none."""
     settings = run.config.cluster

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from seeker.runs import EventLog, Json, read_json, write_atomic, write_json
 from seeker.trajectories import decode_trajectories, encode_trajectories
 from seeker.types import Question, Trajectory
 from tasks.calls import Attempts, Chunk, check_void, make_chunks, run_chunks, take_trajectories
-from tasks.cluster import Session, current_session
+from tasks.cluster import Session, check_rollouts, current_session
 from tasks.naming import may_retry
 
 Mode = Literal["greedy", "sampled"]
@@ -180,7 +181,8 @@ def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: 
         found.update((trajectory.question_id, trajectory) for trajectory in decode_trajectories(data))
 
     about = {"evaluation": candidate.version, "mode": mode}
-    void = run_chunks(chunks, submit, finish, attempts, events, about, bench.on_done)
+    check = partial(check_rollouts, bench.rollouts, bench.config)
+    void = run_chunks(chunks, submit, finish, check, attempts, events, about, bench.on_done)
     check_void(f"evaluation of policy version {candidate.version}", len(void), len(questions.questions))
     return found
 

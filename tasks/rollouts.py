@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from seeker.errors import ConfigError
 from seeker.runs import FileRef, Json, RunDirectory, is_intact, read_json, write_file, write_json
 from seeker.types import Question
 from tasks.calls import Attempts, Chunk, check_void, make_chunks, run_chunks, take_trajectories
-from tasks.cluster import Session, current_session
+from tasks.cluster import Session, check_rollouts, current_session
 from tasks.naming import phase_task
 
 
@@ -65,7 +66,8 @@ def produce_rollouts(session: Session, step: int) -> Json:
         data = take_trajectories(session.cluster.objects, result, step, run.events)
         found[chunk.name] = _store_call(run, chunk, step, data, result["report"])
 
-    void = run_chunks(waiting, submit, finish, attempts, run.events, {"step": step})
+    check = partial(check_rollouts, session.rollouts, config)
+    void = run_chunks(waiting, submit, finish, check, attempts, run.events, {"step": step})
     check_void(f"step {step}", len(void), len(questions))
     calls = [found[name] for name in sorted(found)]
     seconds = time.perf_counter() - started
