@@ -29,8 +29,11 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class JoinedRanks:
     """This rank and its peers, from `join_ranks` until one of them leaves or is lost."""
 
-    def __init__(self, rank: int, meeting: Meeting, group: Any, sum_deadline_s: float, naming_s: float) -> None:
+    def __init__(
+        self, rank: int, meeting: Meeting, group: Any, device: torch.device, sum_deadline_s: float, naming_s: float
+    ) -> None:
         self.rank = rank
+        self.device = device
         self.world = group.size()
         self.waited_s = 0.0
         self._meeting = meeting
@@ -126,7 +129,7 @@ def join_ranks(rank: int, names: Sequence[str], rendezvous: Rendezvous, device: 
         meeting = Meeting(rank, names, rendezvous)
         meeting.gather(max(0.0, end - time.monotonic() - 1.0))
         group = _make_group(rank, len(names), meeting.store, rendezvous.address, sum_s, device)
-        return JoinedRanks(rank, meeting, group, sum_s, naming_s)
+        return JoinedRanks(rank, meeting, group, device, sum_s, naming_s)
 
     try:
         return within(rendezvous.join_deadline_s, join, f"the rendezvous at {rendezvous.address}:{rendezvous.port}")

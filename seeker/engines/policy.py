@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from seeker.config import PolicyConfig
+from seeker.engines.devices import CPU
 from seeker.errors import PolicyError
 from seeker.exports import Export, export_digest
 from seeker.weights import bf16_bits, bf16_tensor, export_policy, load_export_, policy_shapes, round_to_bf16_
@@ -33,8 +34,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _loading = threading.Lock()
 
 
-def load_policy(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The starting policy in the compute dtype, in evaluation mode, and its tokenizer.
+def load_policy(config: PolicyConfig, device: torch.device = CPU) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The starting policy in the compute dtype on `device`, in evaluation mode, and its tokenizer.
 
     The weights are rounded to bf16, whatever the file holds: so version 0 is the same policy for every sampler and for
     the trainer, whether it came from the file or was published.
@@ -63,6 +64,7 @@ def load_policy(config: PolicyConfig) -> tuple[PreTrainedModel, PreTrainedTokeni
             "save both together"
         )
     round_to_bf16_(model)
+    model.to(device)
     return model.eval(), tokenizer
 
 

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from seeker.engines.devices import CPU
+
 
 class PendingSum(Protocol):
     """A sum under way."""
@@ -29,6 +31,11 @@ class Ranks(Protocol):
 
     @property
     def world(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors that are summed live."""
+        ...
 
     @property
     def waited_s(self) -> float:
@@ -54,6 +61,7 @@ class SingleRank:
     rank = 0
     world = 1
     waited_s = 0.0
+    device = CPU
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
@@ -72,7 +80,7 @@ class _Done:
 
 def exchange(ranks: Ranks, value: int) -> list[int]:
     """Every rank's value, by rank."""
-    values = torch.zeros(ranks.world, dtype=torch.int64)
+    values = torch.zeros(ranks.world, dtype=torch.int64, device=ranks.device)
     values[ranks.rank] = value
     ranks.sum_([values])
-    return [int(each) for each in values]
+    return [int(each) for each in values.cpu()]

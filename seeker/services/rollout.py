@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from seeker.cluster.objects import ObjectStore, ServiceContext
 from seeker.config import RunConfig
+from seeker.engines.devices import device_for
 from seeker.engines.policy import load_policy
 from seeker.engines.torch_sampler import TorchSampler
 from seeker.errors import PolicyError
@@ -45,7 +46,8 @@ class RolloutService:
         started = time.perf_counter()
         self._config = RunConfig.model_validate(config["run"])
         self._context = context
-        self._model, self._tokenizer = load_policy(self._config.policy)
+        device = device_for(self._config.cluster.rollout_resources, "cluster.rollout_resources")
+        self._model, self._tokenizer = load_policy(self._config.policy, device)
         load_export_(self._model, export_policy(self._model))  # what version 0 publishes: the bf16 values
         self._held: Manifest | None = None
         self._tool = self._open_tool(Path(config["index"]))

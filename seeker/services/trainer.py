@@ -13,6 +13,7 @@ from typing import Any
 
 from seeker.cluster.objects import ObjectHandle, ServiceContext
 from seeker.config import RunConfig
+from seeker.engines.devices import device_for
 from seeker.engines.joined_ranks import join_ranks
 from seeker.engines.meeting import Rendezvous
 from seeker.engines.policy import load_policy
@@ -41,6 +42,7 @@ class TrainerService:
         self._config = RunConfig.model_validate(config["run"])
         self._root = Path(config["run_dir"])
         self._context = context
+        self._device = device_for(self._config.cluster.trainer_resources, "cluster.trainer_resources")
         self._ranks: Ranks = SingleRank()
         self._generation = ""  # of the gang that was joined
         self._trainer = self._new_trainer()
@@ -68,7 +70,7 @@ class TrainerService:
         if gang.world > 1:
             names = [f"executor {each} on {host}" for each, host in zip(gang.executors, gang.hosts, strict=True)]
             meeting = Rendezvous(**rendezvous, generation=gang.generation)
-            self._ranks = join_ranks(gang.rank, names, meeting, self._trainer.model.device)
+            self._ranks = join_ranks(gang.rank, names, meeting, self._device)
         self._trainer.ranks = self._ranks
         self._generation = gang.generation
         with self._together():
@@ -197,7 +199,7 @@ class TrainerService:
         return decode_batch(path.read_bytes())
 
     def _new_trainer(self) -> PolicyTrainer:
-        model, _ = load_policy(self._config.policy)
+        model, _ = load_policy(self._config.policy, self._device)
         needs_reference = self._config.objective.kl_coefficient > 0.0
-        reference = load_policy(self._config.policy)[0] if needs_reference else None
+        reference = load_policy(self._config.policy, self._device)[0] if needs_reference else None
         return PolicyTrainer(self._config, model, reference=reference, ranks=self._ranks)

@@ -30,6 +30,7 @@ import pytest
 import torch
 
 from seeker.config import OptimizerConfig
+from seeker.engines.devices import CPU
 from seeker.engines.policy import bf16_tensor, export_digest
 from seeker.engines.policy_trainer import PolicyTrainer, warmed_up
 from seeker.engines.ranks import SingleRank
@@ -203,6 +204,7 @@ class PairedRank:
 
     world = 2
     waited_s = 0.0
+    device = CPU
 
     def __init__(self, rank: int, barrier: threading.Barrier, shelf: dict[int, list[torch.Tensor]]) -> None:
         self.rank = rank

@@ -97,7 +97,7 @@ def test_the_cluster_package_knows_no_rl() -> None:
 
 
 def test_services_never_use_the_client() -> None:
-    allowed = ("seeker.cluster.objects", "seeker.cluster.service")
+    allowed = ("seeker.cluster.objects", "seeker.cluster.resources", "seeker.cluster.service")
     wrong = [
         f"{module} imports {target}"
         for module, path in ours("seeker")
