@@ -96,9 +96,11 @@ class Gang:
 
     def end(self, reason: str) -> None:
         """End the generation: its members' processes are killed, and so is whatever they run."""
-        if self.ended is None:
-            lost = GangLostError(f"gang {self.name}, generation {self.generation}, was ended: {reason}")
-            shared_loop().wait(self._end(lost))
+        shared_loop().wait(self.ending(reason))
+
+    async def ending(self, reason: str) -> None:
+        """`end`, on the shared loop."""
+        await self._end(GangLostError(f"gang {self.name}, generation {self.generation}, was ended: {reason}"))
 
     def _failure(self, calls: list[Call], error: BaseException) -> BaseException:
         """The error to raise: with an error of the method's own, that of the lowest rank that raised."""

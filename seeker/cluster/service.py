@@ -42,6 +42,8 @@ class Service:
         self._session = opener.open(plan)
         self._given_up: list[OpenSession] = []
         self._replacing = asyncio.Lock()
+        self._forming = asyncio.Lock()
+        self._gang: Gang | None = None  # the latest generation
         self._numbers = itertools.count(1)
         self._closed = False
 
@@ -67,7 +69,10 @@ class Service:
         return call
 
     def form(self, deadline_s: float) -> Gang:
-        """All executors as a gang, once every one of them is set up and has come; again after a `GangLostError`."""
+        """All executors as a gang, once every one of them is set up and has come; again after a `GangLostError`.
+
+        A generation that has not ended ends with that: its executors are those of the next.
+        """
         if not self.plan.gang:
             raise ConfigError(f"service {self.name} is no gang: start it with gang=True")
         self._check_open()
@@ -166,6 +171,13 @@ class Service:
 
     async def _form(self, deadline_s: float) -> Gang:
         end = time.monotonic() + deadline_s
+        async with self._forming:  # two at once would each have some of the executors
+            if self._gang is not None:
+                await self._gang.ending("it is formed again")
+            self._gang = await self._form_by(end, deadline_s)
+            return self._gang
+
+    async def _form_by(self, end: float, deadline_s: float) -> Gang:
         for number in itertools.count(1):
             session = self._session
             try:

@@ -10,7 +10,8 @@
 5.  Two gangs of two where three executors fit: one runs, then the other; never a partial hold.
 6.  Calls of an ended generation, `call` on a gang and `form` on a plain service are refused; cancelling one call ends
     the generation.
-7.  Calls leave no barrier behind, an ended generation no object of its own.
+7.  Forming again ends the generation before, also when two threads form at once: the executors are in one of them.
+8.  Calls leave no barrier behind, an ended generation no object of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -92,6 +94,16 @@ def test_a_member_that_hangs(gang: Gang) -> None:
         gang.run("hang", 0, deadline_s=2)
     assert caught.value.rank == 0
     assert gang.ended is caught.value
+
+
+def test_formed_twice_at_once(pair: Service, gang: Gang) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        formed = [each.result() for each in [threads.submit(pair.form, 60) for _ in range(2)]]
+    with pytest.raises(GangLostError, match="was ended: it is formed again"):
+        gang.run("about", deadline_s=30)
+    alive = [each for each in formed if each.ended is None]
+    assert len(alive) == 1
+    assert [each["generation"] for each in alive[0].run("about", deadline_s=30)] == [alive[0].generation] * 2
 
 
 def test_errors_of_all_ranks_and_of_some(gang: Gang) -> None:
