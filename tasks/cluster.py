@@ -154,9 +154,9 @@ def describe_rollouts(session: Session) -> Call:
     return session.rollouts.call("describe", deadline_s=session.config.cluster.start_deadline_s, idempotent=True)
 
 
-def check_rollouts(rollouts: Service, config: RunConfig) -> None:
-    """Raises `InfrastructureError` when no executor can be had that loads what rollouts need."""
-    rollouts.call("describe", deadline_s=config.cluster.start_deadline_s, idempotent=True).result()
+def check_rollouts(rollouts: Service, deadline_s: float) -> None:
+    """Raises `InfrastructureError` when no executor is free by the deadline that can load what rollouts need."""
+    rollouts.call("describe", deadline_s=deadline_s, idempotent=True).result()
 
 
 def start_trainers(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Trainers:

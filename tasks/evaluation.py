@@ -181,7 +181,7 @@ def _roll_out(bench: Bench, candidate: Candidate, questions: QuestionSet, mode: 
         found.update((trajectory.question_id, trajectory) for trajectory in decode_trajectories(data))
 
     about = {"evaluation": candidate.version, "mode": mode}
-    check = partial(check_rollouts, bench.rollouts, bench.config)
+    check = partial(check_rollouts, bench.rollouts, attempts.deadline_s)
     void = run_chunks(chunks, submit, finish, check, attempts, events, about, bench.on_done)
     check_void(f"evaluation of policy version {candidate.version}", len(void), len(questions.questions))
     return found

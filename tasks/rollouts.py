@@ -66,7 +66,7 @@ def produce_rollouts(session: Session, step: int) -> Json:
         data = take_trajectories(session.cluster.objects, result, step, run.events)
         found[chunk.name] = _store_call(run, chunk, step, data, result["report"])
 
-    check = partial(check_rollouts, session.rollouts, config)
+    check = partial(check_rollouts, session.rollouts, attempts.deadline_s)
     void = run_chunks(waiting, submit, finish, check, attempts, run.events, {"step": step})
     check_void(f"step {step}", len(void), len(questions))
     calls = [found[name] for name in sorted(found)]
