@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.environment import flow_environment
+from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
 from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, change_config, load_config, locate
@@ -35,6 +36,7 @@ def train(arguments: Namespace) -> None:
     config = _config(arguments)
     if config.out:
         check_out(Path(config.out), config, resume=not arguments.new)
+    _reach_cluster(config)
     with flow_environment("flows.pipeline") as flows:
         done = flows.pipeline(config=config)
     print(f"look at it: seeker show {shlex.quote(done['run'])}")
@@ -46,6 +48,7 @@ def resume(arguments: Namespace) -> None:
     stored = load_run(root)
     config = change_config(stored.config, arguments.overrides, **config_flags(arguments))
     config = _named(config.model_copy(update={"out": str(root)}))
+    _reach_cluster(config)
     if arguments.fork is None:
         check_out(root, config)
     else:
@@ -76,6 +79,7 @@ def evaluate(arguments: Namespace) -> None:
         wanted_version(load_run(root), arguments.version)
     if arguments.questions:
         check_source(arguments.questions)
+    _reach_cluster(config or load_run(root).config)
     with flow_environment("flows.evaluate") as flows:
         flows.evaluate(
             flows.EvaluateRequest(
@@ -156,6 +160,15 @@ def _named(config: RunConfig) -> RunConfig:
             f"policy.path {config.policy.path!r}: no such folder; name one in transformers' layout, or hub:NAME"
         )
     return config
+
+
+def _reach_cluster(config: RunConfig) -> None:
+    """Raise where a cluster is named that does not answer. The flows look again: others start them, too."""
+    cluster = config.cluster
+    if cluster.endpoint or cluster.context or ClusterSettings().address() is not None:
+        from tasks.cluster import check_cluster  # loads half a second of libraries
+
+        check_cluster(config)
 
 
 def _run_or_folder(text: str) -> Path:

@@ -20,7 +20,7 @@ from seeker.errors import ConfigError, LockedError, SeekerError
 from seeker.questions import load_questions, read_questions
 from seeker.runs import Json, load_run, published_manifest, wanted_version, write_metrics, writer_lock
 from seeker.show.reading import find_run
-from tasks.cluster import open_flow_cluster, start_rollouts
+from tasks.cluster import check_cluster, open_flow_cluster, start_rollouts
 from tasks.counting import counting
 from tasks.evaluation import Bench, Candidate, Mode, QuestionSet, evaluate_policy
 from tasks.identity import policy_digest, run_digests
@@ -140,6 +140,7 @@ def _run_subject(request: EvaluateRequest) -> _Subject:
     version = wanted_version(run, request.version)
     told = run.describe()
     config = run.config.model_copy(update={"cluster": request.cluster or run.config.cluster})
+    check_cluster(config)
     candidate = Candidate(version, published_manifest(run, version), str(run.policy_folder.resolve()))
     return _Subject(config, run.root, candidate, told["digests"], prepared_again(run))
 
@@ -151,6 +152,7 @@ def _folder_subject(request: EvaluateRequest) -> _Subject:
     policy = request.config.policy.model_copy(update={"path": request.run})
     cluster = request.cluster or request.config.cluster
     config = request.config.model_copy(update={"policy": policy, "cluster": cluster})
+    check_cluster(config)
     prepared = prepare(config=config)
     facts = run_digests(config, prepared)
     digest = policy_digest(request.run)

@@ -11,7 +11,7 @@ from flows.summary import summary_lines
 from flows.train import train
 from seeker.config import RunConfig
 from seeker.runs import Json, check_out, load_run, read_latest
-from tasks.cluster import check_room, open_flow_cluster
+from tasks.cluster import check_cluster, open_flow_cluster
 
 
 @flow(name="pipeline", flow_run_name=flow_run_name, persist_result=True, result_serializer="json")
@@ -37,7 +37,7 @@ def pipeline(
     config, run_id = Order(preset, run_id, steps, overrides, config).resolve()
     root = config.out_path(run_id)
     check_out(root, config)  # before anything is prepared, started or written
-    check_room(config)
+    check_cluster(config)
     prepared = prepare(config=config)
     with open_flow_cluster(config, root / "logs"):
         train(config=config, run_id=run_id, prepared=prepared)

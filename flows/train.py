@@ -26,7 +26,7 @@ from tasks.advantages import advantage
 from tasks.cluster import (
     ROLLOUT_SERVICE,
     Session,
-    check_room,
+    check_cluster,
     describe_rollouts,
     open_flow_cluster,
     start_rollouts,
@@ -73,7 +73,7 @@ def train(
     outlive_readers()
     config, run_id = Order(preset, run_id, steps, overrides, config).resolve()
     limits = Limits(pause_after, max_steps_per_run).check()
-    check_room(config)
+    check_cluster(config)
     root = config.out_path(run_id)
     with writer_lock(root):
         run = open_run(root, config, run_id, resume=resume)

@@ -163,6 +163,15 @@ class DeadlineError(ClusterError):
     """A call, a connection or a start-up did not finish within its deadline (seconds in the message)."""
 
 
+class UnreachableError(DeadlineError):
+    """A named cluster that does not answer. The message holds what and remedy, and who named it."""
+
+    def __init__(self, message: str, what: str = "", remedy: str = "") -> None:
+        self.what = what or message
+        self.remedy = remedy
+        super().__init__(message)
+
+
 class PayloadError(ClusterError):
     """A call's pickled arguments are above 128 KiB: large things travel as objects."""
 

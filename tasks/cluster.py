@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seeker.cluster.client import Call, Cluster, Service, open_cluster
+from seeker.cluster.reaching import check_reachable
 from seeker.cluster.resources import parse_resources
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
@@ -115,6 +116,13 @@ def cluster_settings(config: RunConfig, log_dir: Path) -> ClusterSettings:
         connect_deadline_s=cluster.connect_deadline_s,
         run_id=log_dir.parent.name,
     )
+
+
+def check_cluster(config: RunConfig) -> None:
+    """Refuse a cluster that does not answer, or can never hold the training: before anything is prepared or started."""
+    if not _clusters:
+        check_room(config)
+        check_reachable(cluster_settings(config, Path("run/logs")))
 
 
 def check_room(config: RunConfig) -> None:

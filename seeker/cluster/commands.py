@@ -11,6 +11,7 @@ import time
 from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from seeker.cluster import shared
@@ -21,12 +22,14 @@ from seeker.cluster.local.directories import remove_stale_directories, short_tem
 from seeker.cluster.local.options import LocalSettings, check_settings
 from seeker.cluster.named import Address
 from seeker.cluster.objects import FlightObjects
+from seeker.cluster.reaching import reached
 from seeker.cluster.resources import parse_resources
 from seeker.cluster.settings import ClusterSettings
-from seeker.errors import ClusterError, ConfigError
+from seeker.errors import ClusterError, ConfigError, UnreachableError
 
 CONNECT_DEADLINE_S = 10.0
 DEFAULT_SLOTS = 16
+FLAGS = "--endpoint and --cache-endpoint"
 
 
 def start(arguments: Namespace) -> int:
@@ -128,8 +131,11 @@ def doctor(arguments: Namespace) -> int:
                 findings += probes.probe_cache(objects, _num_bytes("--probe-cache", arguments.probe_cache) or 0)
         if arguments.probe:
             findings += probes.probe_executor(settings)
+    except UnreachableError as error:
+        findings.append(Finding("wrong", error.what, error.remedy))
     except ClusterError as error:
-        findings.append(Finding("wrong", str(error), "the cluster cannot be looked at until that is mended"))
+        remedy = "the cluster answered and then failed: look at its log and at the network, then run this again"
+        findings.append(Finding("wrong", str(error), remedy))
     return _print_findings(findings)
 
 
@@ -158,19 +164,14 @@ def _directory(arguments: Namespace) -> Path:
 def _connected(arguments: Namespace) -> Generator[tuple[FrontendClient, FlightObjects, ClusterSettings]]:
     """Clients of the cluster that the arguments mean."""
     address = find_address(arguments)
-    frontend = FrontendClient(address.endpoint, address.ca_file, CONNECT_DEADLINE_S)
-    objects = FlightObjects(address.cache_endpoint, address.cache_ca_file)
-    try:
-        objects.wait_ready(CONNECT_DEADLINE_S)
+    with reached(address, CONNECT_DEADLINE_S) as (frontend, objects):
         yield frontend, objects, ClusterSettings(address.endpoint, address.cache_endpoint, address.ca_file)
-    finally:
-        objects.close()
-        frontend.close()
 
 
 def _named(arguments: Namespace) -> Address | None:
     if arguments.endpoint or arguments.cache_endpoint or arguments.context:
-        return ClusterSettings(arguments.endpoint, arguments.cache_endpoint, context=arguments.context).address()
+        named = ClusterSettings(arguments.endpoint, arguments.cache_endpoint, context=arguments.context).address()
+        return named and replace(named, source=named.source if arguments.context else FLAGS)
     return None if arguments.dir else ClusterSettings().address()
 
 

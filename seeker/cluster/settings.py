@@ -13,6 +13,8 @@ from seeker.cluster.named import Address, checked_address, read_context
 
 Faults = Literal["none", "engine"]
 CONTEXT_VARIABLE = "SEEKER_CLUSTER_CONTEXT"
+SETTINGS = "cluster settings (cluster.endpoint, cluster.cache_endpoint)"  # sources of an address
+ENVIRONMENT = "environment (FLAME_ENDPOINT, FLAME_CACHE_ENDPOINT)"
 
 
 def _code_root() -> str:
@@ -51,16 +53,16 @@ class ClusterSettings:
         """
         ca_file = self.ca_file or os.environ.get("FLAME_CA_FILE") or None
         if self.endpoint or self.cache_endpoint:
-            return checked_address(self.endpoint, self.cache_endpoint, (ca_file, ca_file), "cluster settings")
+            return checked_address(self.endpoint, self.cache_endpoint, (ca_file, ca_file), SETTINGS)
         context = self.context or os.environ.get(CONTEXT_VARIABLE)
         if context:
             named = read_context(context)
             ca_files = (self.ca_file or named.ca_file or ca_file, self.ca_file or named.cache_ca_file or ca_file)
-            return checked_address(named.endpoint, named.cache_endpoint, ca_files, named.source)
+            who = "cluster.context" if self.context else CONTEXT_VARIABLE
+            return checked_address(named.endpoint, named.cache_endpoint, ca_files, f"{named.source} ({who})")
         endpoint, cache_endpoint = os.environ.get("FLAME_ENDPOINT"), os.environ.get("FLAME_CACHE_ENDPOINT")
         if endpoint or cache_endpoint:
-            source = "environment (FLAME_ENDPOINT, FLAME_CACHE_ENDPOINT)"
-            return checked_address(endpoint, cache_endpoint, (ca_file, ca_file), source)
+            return checked_address(endpoint, cache_endpoint, (ca_file, ca_file), ENVIRONMENT)
         return None
 
     def executor_python(self) -> str:

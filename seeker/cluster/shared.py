@@ -63,6 +63,14 @@ def running_state(directory: Path) -> SharedState | None:
     return read_state(directory)
 
 
+def look(directory: Path) -> SharedState | None:
+    """The cluster of this directory where one runs and has told how to reach it; for a hint, so nothing is raised."""
+    try:
+        return read_state(directory) if _is_held(directory / LOCK_NAME) else None
+    except (ClusterError, ConfigError):
+        return None
+
+
 def read_state(directory: Path) -> SharedState:
     path = directory / STATE_NAME
     try:

@@ -7,7 +7,7 @@
 4.  Running calls without an executor: a session that cannot be closed.
 5.  A cache without disk storage is noted for real clusters; the probe writes, reads back and deletes.
 6.  Drivers that are gone: their lease is not renewed, or their process is dead; sessions that they abandoned.
-7.  Exit code 1 when anything is wrong, also when the cluster does not answer.
+7.  Exit code 1 when anything is wrong, also when the cluster does not answer, which has a remedy as well.
 """
 
 from __future__ import annotations
@@ -251,4 +251,6 @@ def test_a_cache_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dead_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("seeker.cluster.commands.CONNECT_DEADLINE_S", 0.5)
     assert main(["cluster", "doctor", "--endpoint", "http://127.0.0.1:9"]) == 1
-    assert "no cluster answered at http://127.0.0.1:9" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "wrong: no cluster answered at http://127.0.0.1:9 within 0.5 s; it is named by --endpoint" in told
+    assert "\n  -> start one there, or name another\n" in told

@@ -88,7 +88,10 @@ def test_certificates(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "text"),
     [
         (ClusterSettings(cache_endpoint="grpc://a:1"), "the cache endpoint 'grpc://a:1' has no cluster endpoint"),
-        (ClusterSettings("lab:8080"), r"cluster settings: cluster.endpoint 'lab:8080': expected http://HOST:8080"),
+        (
+            ClusterSettings("lab:8080"),
+            r"cluster settings \(.*\): cluster.endpoint 'lab:8080': expected http://HOST:8080",
+        ),
         (ClusterSettings("http://lab:eighty"), "cluster.endpoint 'http://lab:eighty'"),
         (ClusterSettings("http://lab:1", "http://lab:2"), "cache.endpoint 'http://lab:2': expected grpc://HOST:9090"),
         (ClusterSettings(context="lap"), r"flame.yaml: contexts: no context is named 'lap' \(there are: home, lab\)"),

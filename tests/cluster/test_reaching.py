@@ -1,0 +1,143 @@
+"""A named cluster that does not answer is told before anything is prepared for it.
+
+1. The error names the address, who named it, and what to do about that: variables, a setting, a context, a directory.
+2. Old exports in a shell: where the project's shared cluster runs elsewhere, or does not run, the error says so.
+3. An object cache that does not answer is told as such.
+4. `train`, `pipeline` and `evaluate` look first: nothing is prepared, nothing is written.
+5. So do the commands, before Prefect is started; the embedded cluster costs them no look.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import commands
+from flows.cli import main
+from flows.evaluate import EvaluateRequest, evaluate
+from flows.pipeline import pipeline
+from flows.prepare import preparation_digest
+from flows.train import train
+from seeker.cluster.client import Cluster
+from seeker.cluster.reaching import check_reachable
+from seeker.cluster.settings import ClusterSettings
+from seeker.errors import UnreachableError
+from seeker.presets import project_root
+from tests.flows.tiny_run import tiny_config
+
+DEAD, DEAD_CACHE = "http://127.0.0.1:9", "grpc://127.0.0.1:9"
+UNSET = "unset FLAME_ENDPOINT FLAME_CACHE_ENDPOINT"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLAME_ENDPOINT", "FLAME_CACHE_ENDPOINT", "SEEKER_CLUSTER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def refusal(**settings: Any) -> UnreachableError:
+    with pytest.raises(UnreachableError) as caught:
+        check_reachable(ClusterSettings(connect_deadline_s=0.2, **settings))
+    assert str(caught.value) == f"{caught.value.what}: {caught.value.remedy}"
+    return caught.value
+
+
+@contextmanager
+def shared_cluster(endpoint: str) -> Iterator[None]:
+    """What a running cluster leaves in its directory: its state, and a lock that is held."""
+    directory = Path(".seeker-cluster")
+    directory.mkdir()
+    facts = {"pid": 4711, "host": socket.gethostname(), "endpoint": endpoint, "cache_endpoint": DEAD_CACHE}
+    (directory / "state.json").write_text(json.dumps(facts))
+    lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def test_old_exports_of_a_stopped_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAME_ENDPOINT", DEAD)
+    error = refusal()
+    assert error.what == (
+        f"no cluster answered at {DEAD} within 0.2 s; it is named by environment (FLAME_ENDPOINT, FLAME_CACHE_ENDPOINT)"
+    )
+    assert error.remedy.startswith(f"none is running in .seeker-cluster either; `{UNSET}` for the embedded one")
+    with shared_cluster("http://127.0.0.1:4242"):
+        told = refusal().remedy
+    assert told.startswith('the one of .seeker-cluster runs at http://127.0.0.1:4242; `eval "$(')
+    assert 'seeker cluster start --env)"` names it' in told
+    assert UNSET in told
+
+
+def test_a_shared_cluster_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAME_ENDPOINT", DEAD)
+    with shared_cluster(DEAD):
+        assert "that is the cluster of .seeker-cluster (process 4711)" in refusal().remedy
+
+
+def test_a_state_that_is_no_state_is_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAME_ENDPOINT", DEAD)
+    with shared_cluster(DEAD):
+        Path(".seeker-cluster/state.json").write_text("{")
+        assert "none is running" in refusal().remedy
+
+
+def test_who_named_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = refusal(endpoint=DEAD)
+    assert "named by cluster settings (cluster.endpoint," in setting.what
+    assert "--set cluster.endpoint=…" in setting.remedy
+    (tmp_path / ".flame").mkdir()
+    (tmp_path / ".flame/flame.yaml").write_text(f"contexts: [{{name: lab, cluster: {{endpoint: '{DEAD}'}}}}]")
+    assert "flame.yaml: context 'lab' (cluster.context)" in refusal(context="lab").what
+    monkeypatch.setenv("SEEKER_CLUSTER_CONTEXT", "lab")
+    assert "flame.yaml: context 'lab' (SEEKER_CLUSTER_CONTEXT)" in refusal().what
+
+
+def test_a_cache_that_does_not_answer(cluster: Cluster) -> None:
+    what = refusal(endpoint=cluster.endpoint, cache_endpoint=DEAD_CACHE).what
+    assert what.startswith(f"the cluster at {cluster.endpoint} answers, its object cache at {DEAD_CACHE} does not")
+    check_reachable(ClusterSettings(cluster.endpoint, cluster.describe()["cache_endpoint"]))
+    check_reachable(ClusterSettings())
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda config: pipeline.fn(config=config),
+        lambda config: train.fn(config=config),
+        lambda config: evaluate.fn(EvaluateRequest(run=config.policy.path, config=config)),
+    ],
+    ids=["pipeline", "train", "evaluate"],
+)
+def test_nothing_is_prepared_for_it(work: Callable[[Any], Any], tmp_path: Path) -> None:
+    config = tiny_config(tmp_path, cluster={"endpoint": DEAD, "connect_deadline_s": 0.2})
+    with pytest.raises(UnreachableError, match=f"no cluster answered at {DEAD}"):
+        work(config)
+    assert not (project_root() / "prepared" / preparation_digest(config)).exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "questions.jsonl"]
+
+
+def test_commands_look_before_prefect_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def environment(module: str) -> Any:
+        raise AssertionError(f"{module} was started")
+
+    monkeypatch.setattr(commands, "flow_environment", environment)
+    dead = ["--set", f"cluster.endpoint={DEAD}", "--set", "cluster.connect_deadline_s=0.2"]
+    assert main(["train", "--preset", "micro", *dead]) == 1
+    assert f"seeker: error: no cluster answered at {DEAD} within 0.2 s; it is named by" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match=r"flows\.pipeline was started"):
+        main(["train", "--preset", "micro"])
