@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tests.deployments.waiting import wait_until
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED", "PAUSED")
 START_S = 400.0
+BUSY_S = 60.0
 
 
 @dataclass
@@ -80,7 +82,11 @@ class ServedPrefect:
                 self._ask("PATCH", f"deployments/{each['id']}/schedules/{schedule['id']}", {"active": False})
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        end = time.monotonic() + BUSY_S
         answer = httpx.request(method, f"{self.url}/{path}", json=body, timeout=60)
+        while answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and time.monotonic() < end:
+            time.sleep(0.5)  # its database was locked: Prefect's own client asks again, too
+            answer = httpx.request(method, f"{self.url}/{path}", json=body, timeout=60)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 
