@@ -1,7 +1,7 @@
 """`seeker …`: a thin command line over the flows.
 
 Nothing heavy is imported before the arguments are understood: `seeker --help` and a mistyped flag answer at once.
-Exit codes: 0 done, 1 a failure, 2 input that cannot be used, 130 interrupted.
+Exit codes: 0 done, 1 a failure, 2 input that cannot be used, 130 interrupted, 143 told to end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from flows.cluster_flags import add_cluster
+from flows.interruption import Terminated
+from flows.told_once import was_shown
 from seeker import errors
 from seeker.errors import CallError, ConfigError, InfrastructureError, SeekerError, StorageError
 from seeker.nearest import nearest
@@ -34,12 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         text, code = describe(error)
         print(f"seeker: error: {text}", file=sys.stderr)
         return code
-    except KeyboardInterrupt:
-        print("seeker: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print(f"seeker: {stop}" if stop.args else "seeker: interrupted", file=sys.stderr)
+        return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing to flush into
         return 0
+    except Exception as error:
+        if not was_shown(error):
+            raise
+        print(f"seeker: unexpected {type(error).__name__}: {error} (its traceback is above)", file=sys.stderr)
+        return 1
 
 
 def describe(error: SeekerError) -> tuple[str, int]:

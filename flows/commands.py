@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.environment import flow_environment
+from flows.interruption import telling_how_to_go_on
+from flows.names import run_id_for
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
 from seeker.errors import ConfigError
 from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, change_config, load_config, locate
+from seeker.program import program
 from seeker.questions import check_inputs, check_source
 from seeker.retrieval.words import make_words
 from seeker.runs import check_out, fork_run, load_run, wanted_version
@@ -37,9 +40,13 @@ def train(arguments: Namespace) -> None:
     if config.out:
         check_out(Path(config.out), config, resume=not arguments.new)
     _reach_cluster(config)
-    with flow_environment("flows.pipeline") as flows:
-        done = flows.pipeline(config=config)
-    print(f"look at it: seeker show {shlex.quote(done['run'])}")
+    _train(config, run_id_for(config, None))
+
+
+def _train(config: RunConfig, run_id: str) -> None:
+    with telling_how_to_go_on(config.out_path(run_id)), flow_environment("flows.pipeline") as flows:
+        done = flows.pipeline(config=config, run_id=run_id)
+    print(f"look at it: {program()} show {shlex.quote(done['run'])}")
 
 
 def resume(arguments: Namespace) -> None:
@@ -54,9 +61,7 @@ def resume(arguments: Namespace) -> None:
     else:
         forked = fork_run(root, arguments.fork, config)
         print(f"lineage {forked.lineage} begins after {arguments.fork} steps; what came after is in {root}/lineages")
-    with flow_environment("flows.pipeline") as flows:
-        done = flows.pipeline(config=config, run_id=stored.run_id)
-    print(f"look at it: seeker show {shlex.quote(done['run'])}")
+    _train(config, stored.run_id)
 
 
 def runs(arguments: Namespace) -> None:
@@ -105,7 +110,7 @@ def export(arguments: Namespace) -> None:
 def pause(arguments: Namespace) -> None:
     root = find_run(arguments.run)
     request_pause(root)
-    print(f"{root} stops after its next commit; go on with it: seeker resume {shlex.quote(arguments.run)}")
+    print(f"{root} stops after its next commit; go on with it: {program()} resume {shlex.quote(arguments.run)}")
 
 
 def serve(arguments: Namespace) -> None:

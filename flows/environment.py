@@ -8,7 +8,6 @@ With `PREFECT_API_URL` the user's server, home and profile are used as they are.
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from types import ModuleType
 from flows.server import await_server, start_server
 from flows.serving.place import default_place
 from flows.settings import server_settings
-from seeker.errors import InfrastructureError, SeekerError
+from flows.told_once import telling_errors_once
 
 # Four task runs a step at INFO would bury the one line a step that the loop prints.
 COMMAND_SETTINGS = {"PREFECT_LOGGING_LEVEL": "WARNING"}
@@ -40,8 +39,7 @@ def flow_environment(module: str) -> Iterator[ModuleType]:
         )
         os.environ["PREFECT_API_URL"] = url = start_server(home / "server.log")
         _private_urls.append(url)
-    _tell_known_errors_once()
-    with _no_heartbeat():
+    with telling_errors_once(), _no_heartbeat():
         imported = importlib.import_module(module)
         if home is not None:
             await_server(os.environ["PREFECT_API_URL"], home / "server.log")
@@ -87,37 +85,3 @@ def _no_heartbeat() -> Iterator[None]:
     private = os.environ.get("PREFECT_API_URL") in _private_urls
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if private else {}):
         yield
-
-
-def _tell_known_errors_once() -> None:
-    """Keep what the command itself says at its end, or what says nothing, out of the terminal.
-
-    Prefect prints every exception that passes through a task or flow with its traceback, several times; the server's
-    log keeps them. The filter stays: Prefect's last words come when the process ends.
-    """
-    from prefect.logging.configuration import setup_logging
-
-    setup_logging()  # else the first flow run does it, and there is no handler yet to put the filter on
-    for handler in logging.getLogger().handlers:  # Prefect prints through the root logger
-        handler.addFilter(KnownErrors())
-
-
-class KnownErrors(logging.Filter):
-    """Keeps a `SeekerError` out of the terminal, except trouble of the infrastructure, which is told in one line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, InfrastructureError):
-            record.exc_info = record.exc_text = None  # the text is what another handler made of it
-            return True
-        if isinstance(error, SeekerError):
-            self._names.add(type(error).__name__)
-            return False
-        message = record.getMessage()
-        if message.startswith("Still processing items"):  # events that are being sent while the process ends
-            return False
-        return not ("Finished in state" in message and any(f"{name}: " in message for name in self._names))

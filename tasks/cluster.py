@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seeker.cluster.client import Call, Cluster, Service, open_cluster
+from seeker.cluster.lease import plain_name
 from seeker.cluster.reaching import check_reachable
 from seeker.cluster.resources import parse_resources
 from seeker.cluster.settings import ClusterSettings
@@ -145,7 +146,7 @@ def start_rollouts(
 ) -> Service:
     """The rollout executors: each holds the policy, the tokenizer and the index."""
     return cluster.start(
-        name,
+        plain_name(name),
         target=target,
         config={"run": _for_executors(config), "index": str(index)},
         resources=config.cluster.rollout_resources,
@@ -171,7 +172,7 @@ def start_trainers(cluster: Cluster, run: RunDirectory, name: str, target: str =
     """The trainers: one gang, all executors or none."""
     settings = run.config.cluster
     service = cluster.start(
-        name,
+        plain_name(name),
         target=target,
         config={"run": _for_executors(run.config), "run_dir": str(run.root.resolve())},
         resources=settings.trainer_resources,

@@ -3,14 +3,13 @@
 1. `seeker --help` and argument errors import neither Prefect nor torch nor pydantic, and answer within half a second.
 2. An unknown command or flag names the nearest; a value of the wrong type names its flag. Exit code 2.
 3. All flags of `train` arrive in the configuration.
-4. Bad input exits with 2, an infrastructure failure with 1, Ctrl-C with 130; an unexpected error keeps its traceback.
+4. Bad input exits with 2, an infrastructure failure with 1, Ctrl-C with 130, SIGTERM with 143; an unexpected error
+   keeps its traceback.
 5. Prefect's home is the project's own, unless the user names a server; then nothing is changed.
-6. A `SeekerError` that passes through a flow is told once, without a traceback; any other keeps it.
 """
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import time
@@ -21,7 +20,8 @@ import pytest
 from flows import commands
 from flows.cli import describe, main, parse
 from flows.commands import config_flags
-from flows.environment import KnownErrors, prepare_environment
+from flows.environment import prepare_environment
+from flows.interruption import Terminated
 from seeker.errors import CallError, ClusterError, ConfigError, DataError, RunDirectoryError
 from seeker.presets import load_config, project_root
 from tests.surface.fake_run import make_run
@@ -111,6 +111,8 @@ def test_flags_that_were_not_given_leave_the_preset_alone() -> None:
         (RunDirectoryError("locked"), 2),
         (ClusterError("no executor"), 1),
         (KeyboardInterrupt(), 130),
+        (KeyboardInterrupt("interrupted; runs/demo stopped"), 130),
+        (Terminated("terminated; runs/demo stopped"), 143),
     ],
 )
 def test_exit_codes(
@@ -158,32 +160,11 @@ def test_a_server_that_the_user_names_is_used_as_it_is() -> None:
     assert environ == before
 
 
-def test_known_errors_are_told_once() -> None:
-    known = KnownErrors()
-    assert not known.filter(_record("Encountered exception", ConfigError("bad")))
-    assert not known.filter(_record("Finished in state Failed('Flow run encountered an exception: ConfigError: bad')"))
-    assert known.filter(_record("Finished in state Completed()"))
-
-
-def test_infrastructure_trouble_is_one_line_and_a_bug_keeps_its_traceback() -> None:
-    trouble = _record("Task run failed, retrying", ClusterError("executor lost"))
-    assert KnownErrors().filter(trouble)
-    assert trouble.exc_info is None
-    bug = _record("Encountered exception", ZeroDivisionError("a bug"))
-    assert KnownErrors().filter(bug)
-    assert bug.exc_info is not None
-
-
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     code = "import sys; sys.stdout.close(); import os; os.close(1)"
     command = f'"{sys.executable}" -m flows.cli --help | "{sys.executable}" -c "{code}"'
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
-
-
-def _record(message: str, error: Exception | None = None) -> logging.LogRecord:
-    info = None if error is None else (type(error), error, None)
-    return logging.LogRecord("prefect.flow_runs", logging.ERROR, "", 0, message, None, info)
 
 
 def _raising(error: BaseException):
