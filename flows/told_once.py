@@ -11,10 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from seeker import errors
 from seeker.errors import SeekerError
 
 # How Prefect tells of Ctrl-C and of SIGTERM; of any other crash it tells in other words.
 _ENDED_BY_USER = ("Execution was aborted by an interrupt signal.", "Execution was aborted by a termination signal.")
+
+# Tasks that are not tried again fail with such a state and no record of the error, which goes on to the flow.
+_OURS = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SeekerError)]
 
 _shown: list[tuple[BaseException, logging.LogRecord]] = []  # with the first record of each
 
@@ -25,9 +29,9 @@ def telling_errors_once() -> Iterator[None]:
     from prefect.logging.configuration import setup_logging
 
     setup_logging()  # else the first flow run does it, and there is no handler yet to put the filter on
-    errors = ToldOnce()
+    told = ToldOnce()
     for handler in logging.getLogger().handlers:  # Prefect prints through the root logger
-        handler.addFilter(errors)
+        handler.addFilter(told)
     ending: BaseException | None = None
     try:
         yield
@@ -35,7 +39,7 @@ def telling_errors_once() -> Iterator[None]:
         ending = error
         raise
     finally:
-        for error in errors.untold(ending):
+        for error in told.untold(ending):
             print(f"seeker: {type(error).__name__}: {error}", file=sys.stderr)
 
 
@@ -75,8 +79,9 @@ class ToldOnce(logging.Filter):
         return found
 
     def _repeats(self, message: str) -> bool:
-        names = {type(error).__name__ for error in (*self._left_out, *(each for each, _ in _shown))}
-        return "Finished in state" in message and any(f"{name}: " in message for name in names)
+        """The state that an error of ours, or one that stands above, put a task or flow into."""
+        names = {*_OURS, *(type(error).__name__ for error, _ in _shown)}
+        return "Finished in state" in message and any(f" {name}: " in message for name in names)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
