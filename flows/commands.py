@@ -14,7 +14,7 @@ from flows.interruption import telling_how_to_go_on
 from flows.names import run_id_for
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
-from seeker.errors import ConfigError
+from seeker.errors import ConfigError, LockedError
 from seeker.presets import FLAG_FIELDS, SECTION_FLAGS, change_config, load_config, locate
 from seeker.program import program
 from seeker.questions import check_inputs, check_source
@@ -38,7 +38,7 @@ def prepare(arguments: Namespace) -> None:
 def train(arguments: Namespace) -> None:
     config = _config(arguments)
     if config.out:
-        check_out(Path(config.out), config, resume=not arguments.new)
+        _check_out(Path(config.out), config, resume=not arguments.new)
     _reach_cluster(config)
     _train(config, run_id_for(config, None))
 
@@ -47,6 +47,13 @@ def _train(config: RunConfig, run_id: str) -> None:
     with telling_how_to_go_on(config.out_path(run_id)), flow_environment("flows.pipeline") as flows:
         done = flows.pipeline(config=config, run_id=run_id)
     print(f"look at it: {program()} show {shlex.quote(done['run'])}")
+
+
+def _check_out(root: Path, config: RunConfig, *, resume: bool) -> None:
+    try:
+        check_out(root, config, resume=resume)
+    except LockedError as error:
+        raise LockedError(f"{error}; for another run choose another --out") from error
 
 
 def resume(arguments: Namespace) -> None:

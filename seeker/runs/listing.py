@@ -11,6 +11,8 @@ from seeker.errors import RunDirectoryError
 from seeker.runs.files import Json, read_json, read_sealed
 from seeker.runs.state import read_state
 
+RESUMABLE = ("paused", "failed", "cancelled", "died", "stopped")
+
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
@@ -31,6 +33,11 @@ class RunLine:
     exact_match: float | None
     num_bytes: int
     time: float  # of the state; 0 when unknown
+
+    @property
+    def can_go_on(self) -> bool:
+        """Nobody writes it and it is not at its end."""
+        return self.state in RESUMABLE
 
     def to_json(self) -> Json:
         return asdict(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import socket
 import time
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from seeker.errors import LockedError, RunDirectoryError
+from seeker.program import program
 
 _TRIES, _PAUSE_S = 3, 0.05  # one who only looks holds the lock for a moment
 
@@ -90,15 +92,19 @@ def _take(descriptor: int, root: Path) -> bool:
             break
         except BlockingIOError as error:
             if not left:
-                holder = _read(root / ".lock") or "another process"
-                raise LockedError(
-                    f"{root}: this run is being written by {holder}; wait for it, stop it, or choose another --out"
-                ) from error
+                raise LockedError(_refusal(root, _read(root / ".lock"))) from error
             time.sleep(_PAUSE_S)
     try:
         return os.fstat(descriptor).st_ino == os.stat(root / ".lock").st_ino
     except FileNotFoundError:
         return False
+
+
+def _refusal(root: Path, holder: Writer | None) -> str:
+    told = f"{root}: this run is being written by {holder or 'another process'}; wait for it, or stop it"
+    if holder is None:
+        return told
+    return f"{told}: `{program()} pause {shlex.quote(str(root))}` after its next commit, `kill {holder.pid}` at once"
 
 
 def _sign(descriptor: int, root: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seeker.program import resume_command
 from seeker.runs.listing import RunLine
 
 COLUMNS = ("run", "state", "steps", "exact match", "size", "since", "path")
@@ -27,8 +29,13 @@ def print_runs(runs: Sequence[RunLine], console: Console | None = None) -> None:
         table.add_row(*(Text(cell, STYLES.get(run.state, "") if i == 1 else "") for i, cell in enumerate(_cells(run))))
     console.print(table)
     for run in runs:
-        if run.reason:
-            console.print(f"{run.run_id} {run.state}: {run.reason}", markup=False, highlight=False, soft_wrap=True)
+        if why := _why(run):
+            console.print(f"{run.run_id} {run.state}: {why}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _why(run: RunLine) -> str:
+    """Why a run stopped, and the command that goes on with it."""
+    return "; ".join(filter(None, (run.reason, f"go on with: {resume_command(Path(run.path))}" * run.can_go_on)))
 
 
 def _cells(run: RunLine) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 from seeker.config import RunConfig
 from seeker.errors import RunDirectoryError
 from seeker.nearest import nearest
+from seeker.program import resume_command
 from seeker.runs import Json, Latest, RunDirectory, load_run, metric_rows, read_evaluations, read_latest, read_state
 
 PHASES = ("rollout", "advantage", "update", "publish", "orchestration")
@@ -103,4 +104,4 @@ def _state(run: RunDirectory, latest: Latest | None) -> str:
     if done >= run.config.steps:
         return "finished"
     why = f"{told.state}: {told.reason}" if told.state in ("failed", "cancelled", "died") else "stopped before its end"
-    return f"{why}; go on with: seeker resume {run.root}"
+    return f"{why}; go on with: {resume_command(run.root)}"

@@ -2,8 +2,9 @@
 
 1. A fork keeps the first steps and goes on from there as a new lineage; what came after is kept, byte for byte.
 2. `run.json` tells each lineage: from which version, when, why, and what was changed.
-3. With other settings of the update, the full state of that version itself must be there; a lost trainer is restored
-   from it and never from before it: those batches were trained on under other settings.
+3. With other settings of the update, the full state of that version itself must be there; a refusal lists those that
+   are and says how more are kept. A lost trainer is restored from it and never from before it: those batches were
+   trained on under other settings.
 4. With other rollout settings nothing of the old lineage's next step is reused.
 5. What cannot be rebuilt, is not committed, or would change the starting policy is refused and changes nothing.
 6. Killed at any operation of a fork: the run is as before, or the fork is carried out by the next writer.
@@ -87,8 +88,9 @@ def test_the_history_is_told(root: Path) -> None:
 
 
 def test_other_update_settings_need_the_full_state_itself(root: Path, whole: Path) -> None:
-    with pytest.raises(RunDirectoryError, match="there are those of 0, 2, 4, 5: fork from one of these"):
+    with pytest.raises(RunDirectoryError, match="there are those of 0, 2, 4, 5: fork from one of these") as told:
         fork_run(root, 3, config(rate=2e-6))
+    assert "keeps more of them with checkpoint.keep_every (now off)" in str(told.value)
     run = fork_run(root, 2, config(rate=2e-6))
     assert restore_points(run, 2) == [2]
     for step in (0, 1):

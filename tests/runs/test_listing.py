@@ -2,9 +2,10 @@
 
 1. A run tells that it is running, and how it ended: completed, failed with the error, cancelled when interrupted.
 2. Killed, it says running and nobody holds it: died, with the process that did.
-3. `seeker runs` lists state, steps, last evaluation, size and why it stopped, as a table and as JSON; a damaged run is
-   a line, not an error. It loads neither Prefect nor torch.
+3. `seeker runs` lists state, steps, last evaluation, size, why it stopped and the command that goes on, as a table and
+   as JSON; a damaged run is a line, not an error. It loads neither Prefect nor torch.
 4. `seeker resume` takes the stored configuration; flags change how it is executed; with --fork anything.
+5. A run that is being written is refused with its writer, and how to stop it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flows import commands
 from flows.cli import main
 from seeker.errors import LostStepError, RunDirectoryError
 from seeker.presets import load_config
+from seeker.program import program, resume_command
 from seeker.runs import load_run, open_run, read_state, telling_state, writer_lock
 from seeker.runs.disk import use_disk
 from seeker.runs.listing import list_runs
@@ -96,7 +98,8 @@ def test_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert lines["whole"].num_bytes == sum(path.stat().st_size for path in files)
     assert main(["runs", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert "scripted failed: LostStepError: no index\n" in text
+    assert f"scripted failed: LostStepError: no index; go on with: {resume_command(tmp_path / 'broken')}\n" in text
+    assert text.count("go on with: ") == 2  # not the one that is completed, nor the damaged one
     assert "0.625 at 2" in text
     assert main(["runs", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -147,6 +150,19 @@ def test_resume_refuses_other_settings_without_a_fork(
     assert (code, calls[0]["config"].rollout.group_size) == (0, 4)
     assert (load_run(root).lineage, load_run(root).config.rollout.group_size) == (1, 4)
     assert "lineage 1 begins after 1 steps" in capsys.readouterr().out
+
+
+def test_a_run_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "a run"
+    make_run(root, steps=1)
+    with writer_lock(root):
+        assert main(["resume", str(root)]) == 2
+        told = capsys.readouterr().err
+        assert f"{root}: this run is being written by process {os.getpid()} on {os.uname().nodename}, since 20" in told
+        stopping = f"`{program()} pause '{root}'` after its next commit, `kill {os.getpid()}` at once"
+        assert told.endswith(f"; wait for it, or stop it: {stopping}\n")
+        assert main(["train", "--out", str(root)]) == 2
+        assert capsys.readouterr().err.endswith(f"{stopping}; for another run choose another --out\n")
 
 
 def test_a_new_run_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
