@@ -5,6 +5,7 @@
 3. What was missing is evaluated after a training by itself; setting up again changes nothing.
 4. The flow run shows six artifacts, one row a key; the link leads to the report; the pages show them (with a browser).
 5. Ctrl-C leaves no process behind; a second serve of the same home is refused.
+6. `deployment run … --watch` shows the error of a flow run that fails.
 """
 
 from __future__ import annotations
@@ -51,6 +52,16 @@ def root() -> Iterator[Path]:
     root = project_root() / "runs" / f"test-served-{os.getpid()}"
     yield root
     shutil.rmtree(root, ignore_errors=True)
+
+
+def test_watching_shows_why_a_flow_run_failed(served: ServedPrefect) -> None:
+    line = ["deployment", "run", "train/train", "--param", "preset=mircro", "--watch"]
+    environ = {**os.environ, "PREFECT_API_URL": served.url, "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *line], env=environ, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 1
+    assert "ConfigError: unknown preset 'mircro', did you mean 'micro'? (presets: " in done.stdout
 
 
 def test_cancelled_and_gone_on_with(served: ServedPrefect, root: Path) -> None:

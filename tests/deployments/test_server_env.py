@@ -24,14 +24,15 @@ SHOW = """
 from prefect.settings import get_current_settings
 s = get_current_settings()
 print(s.server.services.task_run_recorder.batch_size, sorted(s.server.services.db_vacuum.enabled_vacuum_types),
-      s.server.events.retention_period.days, s.flows.heartbeat_frequency, s.server.analytics_enabled)
+      s.server.events.retention_period.days, s.flows.heartbeat_frequency, s.server.analytics_enabled,
+      s.server.logs.stream_out_enabled, s.server.logs.stream_publishing_enabled)
 """
 
 
 def test_prefect_takes_every_value(tmp_path: Path) -> None:
     environ = {**os.environ, **server_settings(), "PREFECT_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", SHOW], env=environ, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "100 ['events', 'flow_runs', 'orphans'] 7 30 False", done.stderr
+    assert done.stdout.strip() == "100 ['events', 'flow_runs', 'orphans'] 7 30 False True True", done.stderr
 
 
 def test_a_line_that_is_no_setting(tmp_path: Path) -> None:
