@@ -69,9 +69,19 @@ def open_cluster(settings: ClusterSettings) -> Cluster:
         return Cluster(settings, address, None)
     embedded = EmbeddedCluster(settings)
     try:
-        return Cluster(settings, embedded.wait_ready(_START_DEADLINE_S), embedded)
+        return connect(settings, embedded.wait_ready(_START_DEADLINE_S), embedded)
     except BaseException:
         embedded.stop()
+        raise
+
+
+def connect(settings: ClusterSettings, address: Address, embedded: EmbeddedCluster) -> Cluster:
+    """Connect to an embedded cluster; one that ends meanwhile is an error that says so."""
+    try:
+        return Cluster(settings, address, embedded)
+    except ClusterError as error:
+        if embedded.has_ended():
+            raise ClusterError(embedded.end_text()) from error
         raise
 
 
@@ -104,9 +114,7 @@ class Cluster:
 
     def how_it_ended(self) -> str | None:
         """``the embedded cluster has ended: exit code -9`` with the end of its log, where it has ended by itself."""
-        if self._embedded is None or self._embedded.is_alive():
-            return None
-        return f"the embedded cluster has ended: {self._embedded.end_text()}"
+        return self._embedded.end_text() if self._embedded is not None and self._embedded.has_ended() else None
 
     def __enter__(self) -> Cluster:
         return self

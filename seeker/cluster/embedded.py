@@ -19,6 +19,7 @@ from seeker.cluster.settings import ClusterSettings
 from seeker.errors import ClusterError, DeadlineError
 
 _STOP_DEADLINE_S = 10.0
+_GOING_S = 0.5
 _LOG_TAIL_BYTES = 2000
 
 
@@ -90,8 +91,15 @@ class EmbeddedCluster:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
+    def has_ended(self) -> bool:
+        """Asked after a connection to it has failed, which a killed process's do a moment before it is gone."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_GOING_S)
+        return not self.is_alive()
+
     def end_text(self) -> str:
-        return f"exit code {self.process.poll()}{self._log_tail()}"
+        """``the embedded cluster has ended: exit code -9`` with the end of its log."""
+        return f"the embedded cluster has ended: exit code {self.process.poll()}{self._log_tail()}"
 
     def stop(self) -> None:
         """Close its stdin and wait; kill it if it does not end. Nothing of it is left after."""

@@ -231,7 +231,7 @@ class OpenSession:
 
     def _check_alive(self) -> None:
         if self.embedded is not None and not self.embedded.is_alive():
-            raise ClusterError(f"the embedded cluster has ended: {self.embedded.end_text()}")
+            raise ClusterError(self.embedded.end_text())
 
     async def _reply(self, attempt: Try, task: Any) -> dict[str, Any]:
         label = attempt.call.label

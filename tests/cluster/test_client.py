@@ -11,6 +11,7 @@
 8.  Bad requests are refused before anything is submitted; so is a call without a finite deadline.
 9.  `gather` past its deadline names what is outstanding.
 10. A gang's executors come up together.
+11. An embedded cluster that ends while it is being connected to is named as the cause, with its exit code.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from seeker.cluster.client import Cluster, Service, gather
+from seeker.cluster.client import Cluster, ClusterSettings, Service, connect, gather
+from seeker.cluster.embedded import EmbeddedCluster
 from seeker.cluster.objects import ObjectHandle
 from seeker.errors import CallError, ClusterError, ConfigError, DeadlineError, PayloadError
 from tests.cluster.conftest import object_keys, wait_until
@@ -166,3 +168,15 @@ def test_sequential_calls_are_quick(echo: Service) -> None:
         echo.call("echo", number, deadline_s=30).result()
         times.append(time.perf_counter() - start)
     assert sorted(times)[15] < 0.1  # some 6 ms on a quiet machine
+
+
+def test_an_embedded_cluster_that_ends_while_it_is_connected_to() -> None:
+    settings = ClusterSettings(connect_deadline_s=3.0)
+    embedded = EmbeddedCluster(settings)
+    try:
+        address = embedded.wait_ready(30.0)
+        embedded.process.kill()
+        with pytest.raises(ClusterError, match="the embedded cluster has ended: exit code -9"):
+            connect(settings, address, embedded)
+    finally:
+        embedded.stop()
