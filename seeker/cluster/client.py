@@ -92,7 +92,8 @@ class Cluster:
         self.endpoint = address.endpoint
         self.settings = settings
         self._embedded = embedded
-        self._frontend = FrontendClient(address.endpoint, address.ca_file, settings.connect_deadline_s)
+        frames = None if embedded is None else embedded.frames
+        self._frontend = FrontendClient(address.endpoint, address.ca_file, settings.connect_deadline_s, frames)
         self._flight = FlightObjects(address.cache_endpoint, address.cache_ca_file)
         self._control = FlightObjects(address.cache_endpoint, address.cache_ca_file, _CONTROL_DEADLINE_S)
         self._services: list[Service] = []

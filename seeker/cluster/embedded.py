@@ -69,6 +69,7 @@ class EmbeddedCluster:
         )
         self.root: Path | None = None  # its private directory
         self.log_dir = ""
+        self.frames: str | None = None  # the socket at which it takes requests without gRPC
 
     def wait_ready(self, deadline_s: float) -> Address:
         """Wait for the cluster's own description of itself; its endpoints."""
@@ -86,6 +87,7 @@ class EmbeddedCluster:
         description: dict[str, Any] = json.loads(data)
         self.root = Path(description["root"])
         self.log_dir = description["log_dir"]
+        self.frames = description["frames"]
         return Address(description["endpoint"], description["cache_endpoint"], source="the embedded cluster")
 
     def is_alive(self) -> bool:

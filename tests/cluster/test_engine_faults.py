@@ -15,6 +15,7 @@
 12. An idle release within the minimum starts a cold process at once.
 13. A session that refuses to be entered has five events 1001, then 1002.
 14. A name that is registered anew reruns its old package.
+15. Everything goes over gRPC: neither drivers nor executors are offered a way around it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from seeker.cluster import wire
 from seeker.cluster.local.faults_plan import allocate, dispatch
 from seeker.cluster.local.plan import Standing
 from seeker.cluster.resources import Resources
+from seeker.cluster.starter.boot import CALL_SOCKET
 from tests.cluster.conftest import wait_until
 from tests.cluster.raw import BINDING, BOUND, UNBINDING, RawCluster, raw_cluster
 
@@ -223,3 +225,10 @@ def test_an_executor_is_taken_by_an_older_session() -> None:
     older = Standing("older", pending=1, maximum=1, held=1)
     younger = Standing("younger", pending=1, maximum=1, idle=1)  # the idle one was made for it
     assert dispatch([older, younger], 1) == [("older", 1)]
+
+
+def test_all_goes_over_grpc(shared: RawCluster) -> None:
+    assert shared.description["frames"] is None
+    session = shared.open("plain", max_instances=1)
+    assert shared.call(session, f"environ {CALL_SOCKET}") == ""
+    shared.close(session)

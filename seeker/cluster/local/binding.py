@@ -13,11 +13,13 @@ import grpc
 
 from seeker.cluster import wire
 from seeker.cluster.local import launch
+from seeker.cluster.local.call_line import CallLine, open_line
 from seeker.cluster.local.guardian import GroupWatch
 from seeker.cluster.local.logs import LogKeeper
 from seeker.cluster.local.packages import Packages
 from seeker.cluster.local.process import ExecutorProcess, GoneError, ProcessError
 from seeker.cluster.local.records import SessionRecord, TaskRecord
+from seeker.cluster.starter import boot
 
 _log = logging.getLogger("seeker.cluster.local")
 
@@ -39,6 +41,7 @@ class ExecutorSettings:
     node: str
     environment: dict[str, str]  # the cluster's endpoints
     groups: GroupWatch
+    direct_calls: bool = True  # without gRPC, to executors of ours
     devices: tuple[str, ...] = ()  # for CUDA_VISIBLE_DEVICES, one for each GPU of the node's capacity
     socket_deadline_s: float = 30.0
     enter_deadline_s: float = 600.0
@@ -70,11 +73,13 @@ class Binding:
         self._packages = packages
         self._gpus = gpus
         self._socket = settings.root / f"{executor}.sock"
+        self._call_socket = settings.root / f"{executor}.call"
         self._directory = settings.root / "work" / executor
         self._log = settings.logs.begin(executor)
         self.process = ExecutorProcess(self._socket, self._log, settings.groups)
         self._channel: Any = None
         self._instance: Any = None
+        self._line: CallLine | None = None
 
     async def launch(self) -> None:
         command = await self._command()
@@ -92,6 +97,8 @@ class Binding:
         except Exception as error:  # whatever is wrong with the package is this bind's failure, not the server's
             raise BindError(RC_INSTALL, f"cannot unpack {spec.url!r}: {error}") from error
         own = {**self._settings.environment, "FLAME_INSTANCE_ENDPOINT": str(self._socket)}
+        if self._settings.direct_calls:
+            own[boot.CALL_SOCKET] = str(self._call_socket)
         environment = launch.environment_of(spec, own, packages, self._devices())
         line = launch.command_line(spec, environment, self._settings.python)
         return launch.Command(line, environment, Path(spec.working_directory or self._directory))
@@ -122,9 +129,15 @@ class Binding:
         reply = await self.process.while_alive(self._instance.OnSessionEnter(request, timeout=deadline_s))
         if reply.return_code != 0:
             raise BindError(RC_ENTER, reply.message)
+        if self._settings.direct_calls:
+            self._line = await open_line(self._call_socket)
 
     async def invoke(self, task: TaskRecord) -> None:
         """One call, moved to succeeded or failed by its reply; without one, `GoneError` or an RPC's error is raised."""
+        if self._line is not None:
+            output = await self.process.while_alive(self._line.call(task.input or b""))
+            self.session.move(task, wire.TASK_SUCCEED, output)
+            return
         request = wire.shim.TaskContext(task_id=str(task.id), session_id=self.session.id, input=task.input)
         reply = await self.process.while_alive(self._instance.OnTaskInvoke(request))
         output = reply.output if reply.HasField("output") else None
@@ -148,12 +161,16 @@ class Binding:
     async def end(self) -> None:
         """End the whole process group, remove socket and directory."""
         await self.process.end(self._settings.kill_after_s)
+        if self._line is not None:
+            self._line.close()
         if self._channel is not None:
             await self._channel.close()
         self._settings.logs.end(self._log)
-        await asyncio.get_running_loop().run_in_executor(None, _remove, self._socket, self._directory)
+        sockets = [self._socket, self._call_socket]
+        await asyncio.get_running_loop().run_in_executor(None, _remove, sockets, self._directory)
 
 
-def _remove(socket: Path, directory: Path) -> None:
-    socket.unlink(missing_ok=True)
+def _remove(sockets: list[Path], directory: Path) -> None:
+    for path in sockets:
+        path.unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)

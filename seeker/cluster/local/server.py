@@ -20,6 +20,7 @@ from seeker.cluster.local.cache import ObjectCache
 from seeker.cluster.local.devices import devices_of, found_devices
 from seeker.cluster.local.directories import make_directory, remove_stale_directories, short_temporary_directory
 from seeker.cluster.local.faults import make_scheduler
+from seeker.cluster.local.frame_server import FrameServer
 from seeker.cluster.local.frontend import Frontend
 from seeker.cluster.local.guardian import Guardian
 from seeker.cluster.local.logs import LogKeeper
@@ -36,6 +37,7 @@ class LocalCluster:
         self._settings = settings
         self._root = Path()
         self._state = State()
+        self._frames: str | None = None
 
     async def __aenter__(self) -> LocalCluster:
         async with AsyncExitStack() as stack:  # undone in reverse order, also when a later part fails
@@ -84,14 +86,24 @@ class LocalCluster:
         self._register_template()
         frontend = Frontend(self._state, self._scheduler, events_on_streams=faults == "none")
         wire.frontend_grpc.add_FrontendServicer_to_server(frontend, self._server)
+        await self._start_frames(stack, frontend)
         stack.push_async_callback(self._server.stop, grace=0.2)
         stack.push_async_callback(self._scheduler.stop)
         await self._server.start()
+
+    async def _start_frames(self, stack: AsyncExitStack, frontend: Frontend) -> None:
+        """Not where the engine's faults are wanted: there all goes as it does with the engine."""
+        if self._settings.faults == "none":
+            self._frames = str(self._root / "frames.sock")
+            frames = FrameServer(frontend, self._frames)
+            await frames.start()
+            stack.callback(frames.stop)
 
     def describe(self) -> dict[str, Any]:
         return {
             "endpoint": f"http://127.0.0.1:{self.port}",
             "cache_endpoint": self._cache.endpoint,
+            "frames": self._frames,
             "pid": os.getpid(),
             "root": str(self._root),
             "node": self._scheduler.node,
@@ -116,6 +128,7 @@ class LocalCluster:
             node=socket.gethostname(),
             environment=endpoints,
             groups=self._guardian,
+            direct_calls=self._settings.faults == "none",
             devices=devices_of(capacity_of(self._settings).gpu, found_devices()),
             socket_deadline_s=self._settings.socket_deadline_s,
         )

@@ -8,6 +8,8 @@
 5.  A service process that dies leaves nothing behind, not even daemons with an empty environment; leaving the session
     and SIGTERM end the service process with all that it started; so does SIGKILL for the process itself.
 6.  Orphans that end by themselves are collected.
+7.  Where a variable names a call socket, calls come over it, too, one connection after another. One that breaks off, or
+    a program that cannot open the socket, changes nothing else; the service process knows nothing of the variable.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,9 +31,11 @@ import grpc
 import pytest
 
 from seeker.cluster import wire
+from seeker.cluster.frames import END, HEADER, REQUEST
 from seeker.cluster.local.cache import ObjectCache
 from seeker.cluster.objects import FlightObjects
 from seeker.cluster.session import ARGUMENTS, context_object, unpickle_reply
+from seeker.cluster.starter import boot
 from tests.cluster.conftest import is_running, object_keys, wait_until
 from tests.cluster.starter.conftest import Session
 
@@ -39,8 +44,9 @@ class Program:
     """The program as a process, and the engine's end of its socket."""
 
     def __init__(self, folder: Path, name: str = "ex-0") -> None:
-        self.socket = folder / f"{name}.sock"
+        self.socket, self.call_socket = folder / f"{name}.sock", folder / f"{name}.call"
         environment = {**os.environ, "FLAME_INSTANCE_ENDPOINT": str(self.socket)}
+        environment[boot.CALL_SOCKET] = str(self.call_socket)
         self.log = open(folder / f"{name}.out", "wb")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, *ARGUMENTS], env=environment, cwd=folder, stdout=self.log, stderr=self.log
@@ -187,3 +193,34 @@ def _seconds(line: list[str]) -> float:
     start = time.monotonic()
     subprocess.run(line, check=True)
     return time.monotonic() - start
+
+
+def exchanged(program: Program, data: bytes) -> tuple[int, int, bytes]:
+    """The frame that answers `data` on a new connection."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(str(program.call_socket))
+        connection.sendall(data)
+        with connection.makefile("rb") as frames:
+            length, number, kind = HEADER.unpack(frames.read(HEADER.size))
+            return number, kind, frames.read(length)
+
+
+def test_call_socket(bound: Program, tmp_path: Path) -> None:
+    request = {"method": "variable", "arguments": pickle.dumps(((boot.CALL_SOCKET,), {})), "seconds": 30.0}
+    data = pickle.dumps(request)
+    frame = HEADER.pack(len(data), 3, REQUEST) + data
+    for broken in (b"", frame[:4], frame[:-1]):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(bound.call_socket))
+            connection.sendall(broken)
+    number, kind, output = exchanged(bound, frame)
+    assert (number, kind) == (3, END)
+    assert pickle.loads(unpickle_reply(output)["value"]) is None
+    number, _, output = exchanged(bound, HEADER.pack(3, 4, REQUEST) + b"odd")
+    assert (number, unpickle_reply(output)["kind"]) == (4, "starter")
+    assert bound.call("echo", 1)["value"] == 1
+    (tmp_path / "ex-1.call").touch()
+    without = Program(tmp_path, "ex-1")
+    assert without.enter(b"") == 0
+    without.end()
