@@ -11,7 +11,8 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,7 +43,10 @@ def main(arguments: list[str]) -> None:
         _executor_start(cluster)
         with cluster.start("echo", ECHO, {}, executors=1) as service:
             service.call("echo", 0, deadline_s=60).result()
-            _round_trip(cluster, service)
+            with _by_grpc(cluster) as by_grpc:
+                _round_trip(service, by_grpc)
+            _parts(cluster, service)
+            _pipelined(service)
             _child_overhead(cluster)
         _large_objects(cluster)
         if "--quick" not in arguments:
@@ -99,23 +103,39 @@ def _executor_start(cluster: Cluster) -> None:
     _print(f"executor and child start {served:.2f} s, minus their imports", served - executor - child, "s", 0.5)
 
 
-def _round_trip(cluster: Cluster, service: Service) -> None:
-    def call() -> None:
+@contextmanager
+def _by_grpc(cluster: Cluster) -> Generator[Service]:
+    """A service of the same cluster, to a driver that knows it by its address, as it knows a real one."""
+    address = {"endpoint": cluster.endpoint, "cache_endpoint": cluster._flight.endpoint}
+    settings = ClusterSettings(run_id="bench-grpc", **address)
+    with open_cluster(settings) as named, named.start("echo-grpc", ECHO, {}, executors=1) as service:
         service.call("echo", 0, deadline_s=60).result()
+        yield service
+
+
+def _round_trip(service: Service, by_grpc: Service) -> None:
+    def call_of(each: Service) -> Callable[[], Any]:
+        return lambda: each.call("echo", 0, deadline_s=60).result()
 
     with echo_server() as echo, async_echo_server() as async_echo:
-        works: list[Callable[[], Any]] = [call, lambda: echo(b"x" * 300), lambda: async_echo(b"x" * 300)]
+        echoes: list[Callable[[], Any]] = [lambda: echo(b"x" * 300), lambda: async_echo(b"x" * 300)]
+        works = [call_of(service), call_of(by_grpc), *echoes]
         for work in works * 50:
             work()
         # Turn by turn: all meet the same neighbours.
         turns = [[_seconds(work, 1) for work in works] for _ in range(300)]
-    ours, bare, bare_async = (median(column) for column in zip(*turns, strict=True))
-    _print("sequential call, median of 300", ours, "ms", 0.008)
+    ours, ours_by_grpc, bare, bare_async = (median(column) for column in zip(*turns, strict=True))
+    _print("sequential call to the embedded cluster, median of 300", ours, "ms", 0.008)
+    _print("the same by its address, over gRPC, median of 300", ours_by_grpc, "ms", 0.008)
     _print("bare gRPC echo over a unix socket, blocking, median of 300", bare, "ms")
     _print("bare gRPC echo over a unix socket, asyncio, median of 300", bare_async, "ms")
     _print("ratio of a call to the blocking echo", ours / bare, "", 2.5)
     _print("ratio of a call to the asyncio echo", ours / bare_async, "", 2.5)
-    _parts(cluster, call)
+    _print("ratio of a call over gRPC to the blocking echo", ours_by_grpc / bare, "")
+    _print("ratio of a call over gRPC to the asyncio echo", ours_by_grpc / bare_async, "")
+
+
+def _pipelined(service: Service) -> None:
     begin = time.perf_counter()
     calls = [service.call("echo", number, deadline_s=120) for number in range(200)]
     for each in gather(calls, 120):
@@ -123,7 +143,7 @@ def _round_trip(cluster: Cluster, service: Service) -> None:
     _print("200 pipelined calls", time.perf_counter() - begin, "s")
 
 
-def _parts(cluster: Cluster, call: Callable[[], None]) -> None:
+def _parts(cluster: Cluster, service: Service) -> None:
     """Where a call's time goes. It is three requests: creating and watching the task, and invoking the executor."""
     nodes = wire.frontend.ListNodesRequest()
     single = _seconds(lambda: cluster._frontend.request("ListNodes", nodes), 200)
@@ -132,7 +152,7 @@ def _parts(cluster: Cluster, call: Callable[[], None]) -> None:
     family = {"driver": [os.getpid()], "cluster": [embedded.process.pid], "executor and child": executors_of(embedded)}
     before = {who: sum(map(cpu_seconds, pids)) for who, pids in family.items()}
     for _ in range(500):
-        call()
+        service.call("echo", 0, deadline_s=60).result()
     for who, pids in family.items():
         _print(f"  processor time of a call: {who}", (sum(map(cpu_seconds, pids)) - before[who]) / 500, "ms")
 
