@@ -126,13 +126,13 @@ def _round_trip(service: Service, by_grpc: Service) -> None:
         turns = [[_seconds(work, 1) for work in works] for _ in range(300)]
     ours, ours_by_grpc, bare, bare_async = (median(column) for column in zip(*turns, strict=True))
     _print("sequential call to the embedded cluster, median of 300", ours, "ms", 0.008)
-    _print("the same by its address, over gRPC, median of 300", ours_by_grpc, "ms", 0.008)
+    _print("the same by its address: two of three requests by gRPC", ours_by_grpc, "ms", 0.008)
     _print("bare gRPC echo over a unix socket, blocking, median of 300", bare, "ms")
     _print("bare gRPC echo over a unix socket, asyncio, median of 300", bare_async, "ms")
     _print("ratio of a call to the blocking echo", ours / bare, "", 2.5)
     _print("ratio of a call to the asyncio echo", ours / bare_async, "", 2.5)
-    _print("ratio of a call over gRPC to the blocking echo", ours_by_grpc / bare, "")
-    _print("ratio of a call over gRPC to the asyncio echo", ours_by_grpc / bare_async, "")
+    _print("ratio of a call by address to the blocking echo", ours_by_grpc / bare, "")
+    _print("ratio of a call by address to the asyncio echo", ours_by_grpc / bare_async, "")
 
 
 def _pipelined(service: Service) -> None:
