@@ -94,11 +94,12 @@ def _check_exact(run: RunDirectory, version: int, points: list[int]) -> None:
     if version in points:
         return
     held = [*([0] if run.floor == 0 else []), *reversed(restore_points(run, 10**6)[: -1 if run.floor == 0 else None])]
+    rule = run.config.checkpoint
     raise RunDirectoryError(
         f"{run.root}: other settings of policy, objective or optimizer need the full state of version {version}; "
-        f"there are those of {', '.join(str(each) for each in held) or 'none'}: fork from one of these. A run keeps "
-        f"more of them with checkpoint.keep_every (now {run.config.checkpoint.keep_every or 'off'}), as in "
-        "--set checkpoint.keep_every=10; it can be changed when a run is resumed"
+        f"there are those of {', '.join(str(each) for each in held) or 'none'}: fork from one of these. A run "
+        f"keeps each that it writes with --set checkpoint.keep_every={rule.every} (now {rule.keep_every or 'off'}), "
+        "also from when it is resumed"
     )
 
 

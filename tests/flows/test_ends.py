@@ -75,7 +75,7 @@ def test_paused_from_outside_and_ended_elsewhere(uninterrupted: Path, tmp_path: 
 def test_a_chain_of_flow_runs(uninterrupted: Path, tmp_path: Path) -> None:
     copy_inputs(uninterrupted.parent, tmp_path)
     root = tmp_path / "run"
-    config = tiny_config(tmp_path).model_dump(mode="json")
+    config = tiny_config(tmp_path, evaluation={"every": 0, "num_questions": 1}).model_dump(mode="json")
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow(train), name=f"chain-{tmp_path.name}")
     begun = begin(deployment, None, config=config, run_id="tiny", max_steps_per_run=1)
@@ -87,7 +87,7 @@ def test_a_chain_of_flow_runs(uninterrupted: Path, tmp_path: Path) -> None:
     last = execute(second)
     assert (last.name, last.is_completed(), done(root)) == ("Completed", True, 2)
     assert others_of(deployment, begun, second) == []
-    assert outcome(root) == outcome(uninterrupted)
+    assert outcome(root)["digest"] == outcome(uninterrupted)["digest"]
 
 
 def begin(deployment: UUID, key: str | None, **parameters: Any) -> FlowRun:

@@ -90,7 +90,7 @@ def test_the_history_is_told(root: Path) -> None:
 def test_other_update_settings_need_the_full_state_itself(root: Path, whole: Path) -> None:
     with pytest.raises(RunDirectoryError, match="there are those of 0, 2, 4, 5: fork from one of these") as told:
         fork_run(root, 3, config(rate=2e-6))
-    assert "keeps more of them with checkpoint.keep_every (now off)" in str(told.value)
+    assert "keeps each that it writes with --set checkpoint.keep_every=2 (now off)" in str(told.value)
     run = fork_run(root, 2, config(rate=2e-6))
     assert restore_points(run, 2) == [2]
     for step in (0, 1):
