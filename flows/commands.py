@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.environment import flow_environment
-from flows.interruption import telling_how_to_go_on
+from flows.interruption import telling_how_to_go_on, where_it_stopped
 from flows.names import run_id_for
 from seeker.cluster.settings import ClusterSettings
 from seeker.config import RunConfig
@@ -46,6 +46,8 @@ def train(arguments: Namespace) -> None:
 def _train(config: RunConfig, run_id: str) -> None:
     with telling_how_to_go_on(config.out_path(run_id)), flow_environment("flows.pipeline") as flows:
         done = flows.pipeline(config=config, run_id=run_id)
+    if "export" not in done:  # paused on the way
+        print(where_it_stopped(Path(done["run"])))
     print(f"look at it: {program()} show {shlex.quote(done['run'])}")
 
 

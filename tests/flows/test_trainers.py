@@ -36,7 +36,7 @@ class Recorder:
     num_forms: int = 0
 
     def start(self, name: str, **settings: Any) -> Recorder:
-        self.started = settings
+        self.started = {"name": name, **settings}
         return self
 
     def form(self, deadline_s: float) -> Any:
@@ -72,7 +72,8 @@ def test_too_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rollouts_grow_where_a_maximum_is_set(tmp_path: Path) -> None:
     cluster: Any = Recorder()
-    start_rollouts(cluster, small_config(), tmp_path, "rollout")
+    start_rollouts(cluster, small_config(), tmp_path, "rollout-a run")
+    assert cluster.started["name"] == "rollout-a-run"  # a directory's name, where a service's has no blanks
     assert [cluster.started[name] for name in ("executors", "elastic", "max_executors")] == [2, False, None]
     start_rollouts(cluster, small_config(cluster={"rollouts": 1, "rollouts_max": 4}), tmp_path, "rollout")
     assert [cluster.started[name] for name in ("executors", "elastic", "max_executors")] == [1, True, 4]

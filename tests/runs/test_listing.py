@@ -129,10 +129,14 @@ def resumed(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, list
     return main(["resume", *arguments]), calls
 
 
-def test_resume_needs_nothing_but_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_needs_nothing_but_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run(tmp_path / "run", steps=2, planned=4)
     stored = load_config("laptop", steps=4, out=str(tmp_path / "run"), seed=7)
     assert resumed(monkeypatch, str(tmp_path / "run")) == (0, [{"config": stored, "run_id": "laptop-7"}])
+    paused = f"{tmp_path}/run stopped at its last commit, after step 2 of 4; go on with: "
+    assert paused in capsys.readouterr().out  # its flow has not exported
     _, calls = resumed(monkeypatch, str(tmp_path / "run"), "--steps", "9", "--rollouts", "5")
     assert (calls[0]["config"].steps, calls[0]["config"].cluster.rollouts) == (9, 5)
 
