@@ -91,7 +91,7 @@ def test_a_question_alone_is_not_given_up_for_one_more_loss(tmp_path: Path) -> N
 def test_nothing_is_given_up_with_the_cluster(tmp_path: Path) -> None:
     scripted = Scripted({"q3": -1, "q4": -1, "q5": -1}, ClusterError("connection refused"))
     scripted.checks = [ClusterError("the cluster cannot be reached")]
-    with pytest.raises(LostStepError, match=r"call 001q00 failed 3 times.*refused\n.*nothing was given up.*be reached"):
+    with pytest.raises(LostStepError, match=r"call 001q0. failed 3 times.*refused\n.*nothing was given up.*be reached"):
         scripted.run(tmp_path)
     assert list(scripted.finished) == ["000"]
     assert EventLog(tmp_path / "events.jsonl").count("group_void") == 0
