@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +30,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
     saved = {name: os.environ.pop(name, None) for name in ("FLAME_ENDPOINT", "FLAME_CACHE_ENDPOINT")}
     settings = ClusterSettings(log_dir=str(tmp_path_factory.mktemp("logs")), run_id="tests")
-    with open_cluster(settings) as opened:
-        yield opened
+    with open_cluster(settings) as opened, _by_address(opened) as reached:
+        yield reached
     os.environ.update({name: value for name, value in saved.items() if value is not None})
+
+
+@contextmanager
+def _by_address(embedded: Cluster) -> Iterator[Cluster]:
+    """The cluster itself; with SEEKER_BY_ADDRESS set, a client that reaches it as it would a real one: by gRPC alone."""
+    from seeker.cluster.client import open_cluster
+
+    if not os.environ.get("SEEKER_BY_ADDRESS"):
+        yield embedded
+        return
+    named = {"endpoint": embedded.endpoint, "cache_endpoint": embedded.describe()["cache_endpoint"]}
+    with open_cluster(replace(embedded.settings, **named)) as reached:
+        yield reached
 
 
 def object_keys(cache_endpoint: str, prefix: str = "") -> list[str]:
