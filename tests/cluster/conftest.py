@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @contextmanager
 def _by_address(embedded: Cluster) -> Iterator[Cluster]:
-    """The cluster itself; with SEEKER_BY_ADDRESS set, a client that reaches it as it would a real one: by gRPC alone."""
+    """The cluster; with SEEKER_BY_ADDRESS set, a client that reaches it as it would a real one, by gRPC alone."""
     from seeker.cluster.client import open_cluster
 
     if not os.environ.get("SEEKER_BY_ADDRESS"):

@@ -1,10 +1,8 @@
-"""A named cluster that does not answer is told before anything is prepared for it.
+"""What is said of a named cluster that does not answer.
 
 1. The error names the address, who named it, and what to do about that: variables, a setting, a context, a directory.
 2. Old exports in a shell: where the project's shared cluster runs elsewhere, or does not run, the error says so.
 3. An object cache that does not answer is told as such.
-4. `train`, `pipeline` and `evaluate` look first: nothing is prepared, nothing is written.
-5. So do the commands, before Prefect is started; the embedded cluster costs them no look.
 """
 
 from __future__ import annotations
@@ -13,25 +11,17 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows import commands
-from flows.cli import main
-from flows.evaluate import EvaluateRequest, evaluate
-from flows.pipeline import pipeline
-from flows.prepare import preparation_digest
-from flows.train import train
 from seeker.cluster.client import Cluster
 from seeker.cluster.reaching import check_reachable
 from seeker.cluster.settings import ClusterSettings
 from seeker.errors import UnreachableError
-from seeker.presets import project_root
-from tests.flows.tiny_run import tiny_config
 
 DEAD, DEAD_CACHE = "http://127.0.0.1:9", "grpc://127.0.0.1:9"
 UNSET = "unset FLAME_ENDPOINT FLAME_CACHE_ENDPOINT"
@@ -110,34 +100,3 @@ def test_a_cache_that_does_not_answer(cluster: Cluster) -> None:
     assert what.startswith(f"the cluster at {cluster.endpoint} answers, its object cache at {DEAD_CACHE} does not")
     check_reachable(ClusterSettings(cluster.endpoint, cluster.describe()["cache_endpoint"]))
     check_reachable(ClusterSettings())
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda config: pipeline.fn(config=config),
-        lambda config: train.fn(config=config),
-        lambda config: evaluate.fn(EvaluateRequest(run=config.policy.path, config=config)),
-    ],
-    ids=["pipeline", "train", "evaluate"],
-)
-def test_nothing_is_prepared_for_it(work: Callable[[Any], Any], tmp_path: Path) -> None:
-    config = tiny_config(tmp_path, cluster={"endpoint": DEAD, "connect_deadline_s": 0.2})
-    with pytest.raises(UnreachableError, match=f"no cluster answered at {DEAD}"):
-        work(config)
-    assert not (project_root() / "prepared" / preparation_digest(config)).exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "questions.jsonl"]
-
-
-def test_commands_look_before_prefect_is_started(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def environment(module: str) -> Any:
-        raise AssertionError(f"{module} was started")
-
-    monkeypatch.setattr(commands, "flow_environment", environment)
-    dead = ["--set", f"cluster.endpoint={DEAD}", "--set", "cluster.connect_deadline_s=0.2"]
-    assert main(["train", "--preset", "micro", *dead]) == 1
-    assert f"seeker: error: no cluster answered at {DEAD} within 0.2 s; it is named by" in capsys.readouterr().err
-    with pytest.raises(AssertionError, match=r"flows\.pipeline was started"):
-        main(["train", "--preset", "micro"])
