@@ -23,4 +23,3 @@ def deployment_name() -> str | None:
     with get_client(sync_client=True) as client:
         deployment = client.read_deployment(run.deployment_id)
         return f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
-

@@ -35,6 +35,7 @@ from tasks.cluster import (
 )
 from tasks.evaluation import evaluate_version
 from tasks.identity import run_digests
+from tasks.naming import whole_handle
 from tasks.publishing import publish, publish_held
 from tasks.reports import report
 from tasks.rollouts import rollout
@@ -141,8 +142,8 @@ def _loop(session: Session, limits: Limits) -> tuple[int, Reason | None]:
 
 def _step(session: Session, step: int) -> Json:
     at = {"run_key": session.run.cache_key, "lineage": session.run.lineage, "step": step}
-    rollouts = rollout(**at)
-    advantages = advantage(**at, rollouts=rollouts)
+    rollouts = whole_handle(session.run, rollout, **at)
+    advantages = whole_handle(session.run, advantage, **at, rollouts=rollouts)
     updated = update(**at, advantages=advantages)
     return publish(**at, rollouts=rollouts, advantages=advantages, update=updated)["metrics"]
 

@@ -15,6 +15,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from seeker.errors import InfrastructureError, LostStepError
+from seeker.runs import FileRef, Json, RunDirectory, is_intact
 from tasks.calls import is_infrastructure
 
 Body = TypeVar("Body", bound=Callable[..., Any])
@@ -37,6 +38,16 @@ def phase_task(phase: str, *, commits: bool = False) -> Callable[[Body], Body]:
         retry_jitter_factor=0.5,
         retry_condition_fn=may_retry,
     )
+
+
+def whole_handle(run: RunDirectory, phase: Any, **given: Any) -> Json:
+    """What a phase gives; done again where a cache gave the handle of files that are damaged or gone by now."""
+    handle: Json = phase(**given)
+    refs = [*handle.get("calls", ()), *([handle["batch"]] if handle.get("batch") else [])]
+    if all(is_intact(run.root, FileRef.from_json(ref)) for ref in refs):
+        return handle
+    run.events.record("phase_redone", step=given["step"], phase=phase.name)
+    return phase.with_options(refresh_cache=True)(**given)
 
 
 def may_retry(_task: Any, _run: Any, state: Any) -> bool:

@@ -11,8 +11,9 @@ from functools import partial
 import numpy as np
 
 from seeker.cluster.client import Call
-from seeker.errors import ConfigError
-from seeker.runs import FileRef, Json, RunDirectory, is_intact, read_json, write_file, write_json
+from seeker.errors import ConfigError, RunDirectoryError
+from seeker.runs import FileRef, Json, RunDirectory, is_intact, write_file, write_json
+from seeker.runs.files import read_sealed, sealed
 from seeker.types import Question
 from tasks.calls import Attempts, Chunk, check_void, make_chunks, run_chunks, take_trajectories
 from tasks.cluster import Session, check_rollouts, current_session
@@ -94,7 +95,10 @@ def _finished_call(run: RunDirectory, chunk: Chunk, step: int) -> Json | None:
     path = run.root / _call_path(run, chunk, step, "json")
     if not path.is_file():
         return None
-    marker = read_json(path)
+    try:
+        marker = read_sealed(path)
+    except RunDirectoryError:
+        return None  # damaged: the call is done again
     same = marker["questions"] == [question.id for question in chunk.questions] and marker["policy_version"] == step
     return marker if same and is_intact(run.root, FileRef.from_json(marker["file"])) else None
 
@@ -109,7 +113,7 @@ def _store_call(run: RunDirectory, chunk: Chunk, step: int, data: bytes, report:
         "file": ref.to_json(),
         "report": report,
     }
-    write_json(run.root / _call_path(run, chunk, step, "json"), marker)
+    write_json(run.root / _call_path(run, chunk, step, "json"), sealed(marker))
     return marker
 
 

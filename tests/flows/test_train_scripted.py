@@ -3,6 +3,7 @@
 1. A run goes through: every step is committed with its files, metrics of every name, evaluations before and after.
 2. A run started again is over at once; killed before a commit, it goes on and ends as an uninterrupted one: finished
    phases come from Prefect's results, finished calls from the step's folder.
+   Files that were damaged since are made again, also where Prefect's results still name them.
 3. A trainer that is lost between update and publish is rebuilt from checkpoint and batches: the same policy.
 4. A rollout call that fails is done again; the step's metrics are those of a run without trouble.
 5. A question whose search always fails costs its group only; more than half of a step lost is a clear error.
@@ -110,6 +111,24 @@ def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted
     root, cluster = run_flow(tmp_path)
     assert [kwargs for _, _, kwargs in cluster.services["rollout-tiny"].calls if kwargs.get("group_size", 1) > 1] == []
     assert [method for method, _, _ in cluster.services["trainer-tiny"].calls].count("update") == 0
+    assert outcome(root) == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize("name", ["batch.bin", "rollouts/call-001.parquet", "rollouts/call-001.json"])
+def test_files_of_the_step_under_way_that_were_damaged_are_made_again(
+    name: str, uninterrupted: Path, tmp_path: Path
+) -> None:
+    def die(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if method == "publish" and args[0] == 2:
+            raise KeyError("the process is gone")
+
+    copy_inputs(uninterrupted.parent, tmp_path)
+    with pytest.raises(CallError, match="gone"):
+        run_flow(tmp_path, die)
+    for path in (tmp_path / "run/steps/000001" / name, tmp_path / "run/steps/000001/rollouts/call-000.parquet"):
+        path.write_bytes(path.read_bytes()[:-1])
+    root, _ = run_flow(tmp_path)
+    assert load_run(root).events.count("phase_redone") >= 1
     assert outcome(root) == outcome(uninterrupted)
 
 
