@@ -13,10 +13,9 @@ import xxhash
 from torch import Tensor
 
 from seeker.errors import CheckpointError
-from seeker.runs.checkpoints import digest_of, store_checkpoint
+from seeker.runs.checkpoints import FACTS, STATE, digest_of, store_checkpoint
 
 DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.int64: "I64", torch.uint8: "U8"}
-STATE, FACTS = "state.safetensors", "trainer.json"
 
 
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:

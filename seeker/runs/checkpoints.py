@@ -11,10 +11,13 @@ from pathlib import Path
 
 import xxhash
 
-from seeker.errors import CheckpointError, StorageError
+from seeker.errors import CheckpointError, RunDirectoryError, StorageError
 from seeker.runs import disk
 from seeker.runs.directory import RunDirectory
 from seeker.runs.disk import Buffer
+from seeker.runs.files import read_json
+
+STATE, FACTS = "state.safetensors", "trainer.json"
 
 
 def checkpoint_versions(run: RunDirectory) -> list[int]:
@@ -61,6 +64,14 @@ def store_checkpoint(folder: Path, files: Mapping[str, Sequence[Buffer]]) -> Non
     else:
         disk.rename(fresh, folder)
     disk.sync(folder.parent)
+
+
+def is_checkpoint_whole(folder: Path) -> bool:
+    """True when the state has the digest that was written down beside it. Reads all of it."""
+    try:
+        return _read_digest(folder / STATE) == read_json(folder / FACTS).get("state_digest")
+    except (OSError, RunDirectoryError):
+        return False
 
 
 def remove_checkpoint(folder: Path) -> None:

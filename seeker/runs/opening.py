@@ -10,7 +10,7 @@ from pathlib import Path
 from seeker.config import RunConfig
 from seeker.errors import RunDirectoryError
 from seeker.presets import describe_differences
-from seeker.runs.checkpoints import restore_points
+from seeker.runs.checkpoints import is_checkpoint_whole, restore_points
 from seeker.runs.commits import Latest, read_latest
 from seeker.runs.damage import Inspector
 from seeker.runs.directory import RunDirectory, load_run
@@ -92,6 +92,8 @@ def _check_fork(run: RunDirectory, version: int, config: RunConfig, changed: lis
 def _check_exact(run: RunDirectory, version: int, points: list[int]) -> None:
     """With other settings of the update no batch can be replayed: the full state itself must be there."""
     if version in points:
+        if version and not is_checkpoint_whole(folder := run.checkpoint_path(version)):
+            raise RunDirectoryError(f"{folder}: damaged; fork from another step whose state is kept, or restore it")
         return
     held = [*([0] if run.floor == 0 else []), *reversed(restore_points(run, 10**6)[: -1 if run.floor == 0 else None])]
     rule = run.config.checkpoint

@@ -24,6 +24,7 @@ from seeker.manifest import Manifest
 from seeker.packing import Batch, decode_batch
 from seeker.publishing import Publisher
 from seeker.runs import RunDirectory, load_run, restore_points
+from seeker.runs.lineages import put_aside
 from seeker.runs.policies import FolderObjects, MirroredObjects
 from seeker.services.checkpointing import CheckpointWriter
 
@@ -179,6 +180,7 @@ class TrainerService:
             except CheckpointError as error:
                 if self._ranks.rank == 0:
                     run.events.record("checkpoint_damaged", version=found, error=str(error))
+                    put_aside(run.root, f"checkpoints/{found:06d}", f"damaged/{run.lineage:03d}")
         return -1
 
     def _apply(self, batch: Batch, step: int) -> Json:

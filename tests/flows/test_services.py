@@ -4,7 +4,7 @@
 2. An executor loads what a call wants: newer, older, by delta or whole; from a run directory as from the store.
 3. The trainer is addressed by step: an update repeated returns the stored report and trains nothing.
 4. A trainer that is new, behind or ahead reaches the wanted version by checkpoint and stored batches: the same policy.
-5. A damaged checkpoint is passed over for an older one, and told.
+5. A damaged checkpoint is passed over for an older one, told, and put aside.
 6. A missing batch is an error that names it.
 7. Trainer ranks agree when they join, whatever each still holds; rank 0 alone publishes and writes checkpoints; a rank
    that fails alone is named by the others at once; a call before joining is refused.
@@ -183,6 +183,8 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     state.write_bytes(state.read_bytes()[:-8])
     assert made.trainer().publish(2, None)["manifest"]["digest"] == made.manifests[2]["digest"]
     assert [event["version"] for event in made.run.events.read()] == [2]
+    assert (made.run.root / "damaged/000/checkpoints/000002").is_dir()
+    assert not made.run.checkpoint_path(2).exists()  # so that the loop writes it again
     (made.run.root / made.run.step_path(1) / "batch.bin").unlink()
     with pytest.raises(RunDirectoryError, match=r"steps/000001/batch\.bin: missing"):
         made.trainer().publish(2, None)

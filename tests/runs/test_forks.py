@@ -103,6 +103,16 @@ def test_other_update_settings_need_the_full_state_itself(root: Path, whole: Pat
     assert restored.state == state
 
 
+def test_a_damaged_state_is_no_place_to_fork_from_with_other_update_settings(root: Path) -> None:
+    path = root / "checkpoints/000004/state.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = outcome(root)
+    with pytest.raises(RunDirectoryError, match="checkpoints/000004: damaged; fork from another step"):
+        fork_run(root, 4, config(rate=2e-6))
+    assert outcome(root) == before
+    assert fork_run(root, 2, config(rate=2e-6)).floor == 2
+
+
 def test_a_lost_trainer_is_never_restored_from_before_the_fork(root: Path, whole: Path, tmp_path: Path) -> None:
     for name in ("straight", "interrupted"):
         shutil.copytree(root, tmp_path / name)
