@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,8 @@ class Service:
         """
         if not self.plan.gang:
             raise ConfigError(f"service {self.name} is no gang: start it with gang=True")
+        if not math.isfinite(deadline_s):
+            raise ConfigError(f"gang {self.name}: deadline_s is {deadline_s}, expected a number of seconds")
         self._check_open()
         try:
             return shared_loop().wait(self._form(deadline_s), deadline_s + GRACE_S + SLACK_S)
@@ -171,11 +174,19 @@ class Service:
 
     async def _form(self, deadline_s: float) -> Gang:
         end = time.monotonic() + deadline_s
-        async with self._forming:  # two at once would each have some of the executors
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._forming.acquire()  # two at once would each have some of the executors
+        except TimeoutError:
+            text = f"gang {self.name} did not form within {deadline_s:g} s: it is being formed by another caller"
+            raise DeadlineError(text) from None
+        try:
             if self._gang is not None:
                 await self._gang.ending("it is formed again")
             self._gang = await self._form_by(end, deadline_s)
             return self._gang
+        finally:
+            self._forming.release()
 
     async def _form_by(self, end: float, deadline_s: float) -> Gang:
         for number in itertools.count(1):

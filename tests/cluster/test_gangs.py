@@ -6,7 +6,8 @@
     makes a new generation on which calls work. So does one that died while nobody called.
 3.  An error that all ranks raise leaves the gang; one that some raise ends it and is raised.
 4.  Forming has a deadline, says how many came, and leaves nothing half formed. A member that dies while it forms does
-    not keep the others: it is formed again at once.
+    not keep the others: it is formed again at once. One that waits for another forming ends by its own deadline, and
+    leaves that one's gang alone.
 5.  Two gangs of two where three executors fit: one runs, then the other; never a partial hold.
 6.  Calls of an ended generation, `call` on a gang and `form` on a plain service are refused; cancelling one call ends
     the generation.
@@ -16,6 +17,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -149,6 +151,23 @@ def test_forming_ends_at_its_deadline(cluster: Cluster) -> None:
             service.form(deadline_s=1.5)
         keys = lambda: object_keys(cluster.describe()["cache_endpoint"], service.prefix)  # noqa: E731
         wait_until(lambda: not any("/gang-" in key for key in keys()), 5, "the half formed gang goes")
+
+
+def test_waiting_for_another_forming_has_a_deadline(cluster: Cluster) -> None:
+    with (
+        cluster.start("busy", MEMBER, {"set_up_s": 3.0}, resources=SMALL, executors=2, gang=True) as service,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first = pool.submit(service.form, 60.0)
+        time.sleep(0.3)
+        start = time.monotonic()
+        with pytest.raises(DeadlineError, match=r"within 0.5 s: it is being formed by another caller"):
+            service.form(deadline_s=0.5)
+        assert time.monotonic() - start < 2.5
+        assert len(first.result().run("about", deadline_s=30)) == 2
+        for wrong in (math.inf, math.nan):
+            with pytest.raises(ConfigError, match="expected a number of seconds"):
+                service.form(deadline_s=wrong)
 
 
 def test_a_member_dies_while_it_forms(cluster: Cluster) -> None:
