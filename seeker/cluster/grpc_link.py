@@ -68,7 +68,8 @@ async def connect(endpoint: str, ca_file: str | None, deadline_s: float) -> Grpc
     parsed = urlparse(endpoint)
     if not parsed.hostname:
         raise ClusterError(f"cluster endpoint {endpoint!r}: expected http://HOST:PORT or https://HOST:PORT")
-    address = f"{parsed.hostname}:{parsed.port or 8080}"
+    host = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname
+    address = f"{host}:{parsed.port or 8080}"
     if parsed.scheme == "https":
         certificates = Path(ca_file).read_bytes() if ca_file else None
         credentials = grpc.ssl_channel_credentials(certificates)

@@ -3,6 +3,7 @@
 1. The error names the address, who named it, and what to do about that: variables, a setting, a context, a directory.
 2. Old exports in a shell: where the project's shared cluster runs elsewhere, or does not run, the error says so.
 3. An object cache that does not answer is told as such.
+4. A cluster at an IPv6 address is reached.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from seeker.cluster.client import Cluster
+from seeker.cluster.frontend import FrontendClient
 from seeker.cluster.reaching import check_reachable
 from seeker.cluster.settings import ClusterSettings
 from seeker.errors import UnreachableError
@@ -100,3 +104,14 @@ def test_a_cache_that_does_not_answer(cluster: Cluster) -> None:
     assert what.startswith(f"the cluster at {cluster.endpoint} answers, its object cache at {DEAD_CACHE} does not")
     check_reachable(ClusterSettings(cluster.endpoint, cluster.describe()["cache_endpoint"]))
     check_reachable(ClusterSettings())
+
+
+def test_an_ipv6_address() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    try:
+        port = server.add_insecure_port("[::1]:0")
+    except RuntimeError:
+        pytest.skip("this machine has no IPv6")
+    server.start()
+    FrontendClient(f"http://[::1]:{port}", None, 10).close()
+    server.stop(None)
