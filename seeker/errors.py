@@ -173,7 +173,7 @@ class UnreachableError(DeadlineError):
 
 
 class PayloadError(ClusterError):
-    """A call's pickled arguments are above 128 KiB: large things travel as objects."""
+    """A call's pickled arguments or value are above 128 KiB (large things travel as objects), or cannot be pickled."""
 
 
 class ObjectMissingError(ClusterError):

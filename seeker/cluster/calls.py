@@ -125,7 +125,11 @@ def gather(calls: Iterable[Call], deadline_s: float) -> Iterator[Call]:
 
 
 def pickled_arguments(label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    arguments = pickle.dumps((args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
+    try:
+        arguments = pickle.dumps((args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # a class may raise anything there
+        text = f"its arguments cannot be pickled: {type(error).__name__}: {error}"
+        raise PayloadError(f"{label}: {text}; pass plain data, or an object's handle") from error
     if len(arguments) > INLINE_BYTES:
         raise PayloadError(
             f"{label}: {len(arguments)} bytes of pickled arguments, above {INLINE_BYTES}; "

@@ -7,6 +7,7 @@
     a value that cannot be unpickled here.
 5.  Private and unknown methods are refused.
 6.  Arguments and results above 128 KiB are `PayloadError`, with size and remedy; objects carry large data both ways.
+    So are arguments that cannot be pickled.
 7.  Calls leave no result objects behind; closing a service leaves no object of its session and no executor.
 8.  Bad requests are refused before anything is submitted; so is a call without a finite deadline.
 9.  `gather` past its deadline names what is outstanding.
@@ -98,6 +99,8 @@ def test_payload_limits(echo: Service) -> None:
     assert echo.call("echo", b"x" * 130_000, deadline_s=30).result() == b"x" * 130_000
     with pytest.raises(PayloadError, match="put an object and return its handle"):
         echo.call("large", 200_000, deadline_s=30).result()
+    with pytest.raises(PayloadError, match=r"echo\.echo: its arguments cannot be pickled: .* pass plain data"):
+        echo.call("echo", lambda: None, deadline_s=30)
 
 
 def test_objects_carry_large_data(cluster: Cluster, echo: Service) -> None:
