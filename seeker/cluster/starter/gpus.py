@@ -1,5 +1,8 @@
 """Which GPUs a service process gets on a node whose cluster counts devices but assigns none.
 
+Nor does an assignment of more than the service asks for tell which: the engine's executor manager hands its own
+`CUDA_VISIBLE_DEVICES` to all its executors, which have to share out what that names.
+
 A device is taken by a lock on a file of its own, held by the service process: it is free again when that ends,
 however it ends.
 """

@@ -199,8 +199,9 @@ class Host:
         code = find_code(self._setup["code"], call, self._ca_file)
         gpus: dict[str, int] = {}
         try:
-            if int(wanted.get("gpu", 0)) > 0 and assigned_devices(os.environ) is None:
-                gpus = take_devices(int(wanted["gpu"]), node.devices(), call)
+            num_gpus, assigned = int(wanted.get("gpu", 0)), assigned_devices(os.environ)
+            if num_gpus > 0 and (assigned is None or len(assigned) > num_gpus):
+                gpus = take_devices(num_gpus, node.devices(), call)
             held = list(gpus.values()) + ([] if code.descriptor is None else [code.descriptor])
             return self._new_process(code.paths, {VARIABLE: ",".join(gpus)} if gpus else {}, held)
         finally:  # the process holds them from now on

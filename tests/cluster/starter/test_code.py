@@ -6,7 +6,8 @@
     a folder that is open to others are named.
 4.  The newest trees are kept, and those that a process uses; a killed unpacking's remains go.
 5.  A service whose code came from the archive runs it, also when the working directory holds another.
-6.  Free devices are taken all or none, are held by the process for its life, and are free when it is killed.
+6.  Free devices are taken all or none, are held by the process for its life, and are free when it is killed. So are
+    those of an assignment that names more than the service asks for: all executors of the node have the same.
 7.  Devices: the assigned ones, the override, the device files.
 8.  The starter's sources need the standard library alone at import, parse as Python 3.10, are shipped whole, and work
     on other Pythons.
@@ -215,6 +216,14 @@ def test_a_process_holds_its_devices(session: Session, node: Path, monkeypatch: 
     assert executors[0].value("variable", gpus.VARIABLE) == "0"
     monkeypatch.setenv(gpus.VARIABLE, "7")
     assert session.executor("ex-2", resources={"gpu": 1}).value("variable", gpus.VARIABLE) == "7"
+
+
+def test_what_is_assigned_to_several_is_shared_out(
+    session: Session, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(gpus.VARIABLE, "4,5,6,7")
+    executors = [session.executor(f"ex-{number}", resources={"gpu": number}) for number in (1, 2)]
+    assert [each.value("variable", gpus.VARIABLE) for each in executors] == ["4", "5,6"]
 
 
 def test_which_devices_there_are(tmp_path: Path) -> None:
