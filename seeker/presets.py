@@ -78,8 +78,13 @@ def find_preset(preset: str | Path) -> Path:
 
 def config_digest(config: RunConfig) -> str:
     """sha256 of what decides a run's result: everything except where it is written and what the preset is called."""
-    text = json.dumps(config.model_dump(mode="json", exclude={"out", "preset"}), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return settings_digest(config.model_dump(mode="json"))
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """The same of a configuration as it was written down, which may be from before a field existed."""
+    deciding = {name: value for name, value in settings.items() if name not in ("out", "preset")}
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
 
 def describe_differences(a: RunConfig, b: RunConfig) -> list[str]:

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from seeker.config import RunConfig
+from seeker.errors import RunDirectoryError
+from seeker.fields import validate
 from seeker.presets import config_digest
 from seeker.runs.events import EventLog
 from seeker.runs.files import Json, read_json, write_json
@@ -84,6 +86,10 @@ class RunDirectory:
 
 def load_run(root: Path) -> RunDirectory:
     """The run at `root` for reading (evaluation, export, views); takes no lock."""
-    told = read_json(root / "run.json")
-    config = RunConfig.model_validate(told["config"])
-    return RunDirectory(root, told["run_id"], told["key"], told["lineage"], config, told.get("floor", 0))
+    path = root / "run.json"
+    told = read_json(path)
+    try:
+        config = validate(told["config"], {}, str(path))
+        return RunDirectory(root, told["run_id"], told["key"], told["lineage"], config, told.get("floor", 0))
+    except KeyError as error:
+        raise RunDirectoryError(f"{path}: damaged, {error} is missing; restore the file or start a new run") from error

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from seeker.errors import RunDirectoryError
+from seeker.errors import RunDirectoryError, StorageError
 from seeker.runs.files import Json, read_json, read_sealed
 from seeker.runs.state import read_state
 
@@ -71,8 +71,8 @@ def describe_run(root: Path) -> RunLine:
             num_bytes=_size(root),
             time=state.time,
         )
-    except (RunDirectoryError, KeyError, TypeError) as error:
-        why = str(error).removeprefix(f"{root}/")
+    except (RunDirectoryError, StorageError, KeyError, TypeError) as error:
+        why = f"run.json: {error} is missing" if isinstance(error, KeyError) else str(error).removeprefix(f"{root}/")
         return RunLine(root.name, str(root), "damaged", why, 0, 0, 0, None, None, _size(root), 0.0)
 
 

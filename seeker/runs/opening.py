@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seeker.config import RunConfig
 from seeker.errors import RunDirectoryError
-from seeker.presets import describe_differences
+from seeker.presets import describe_differences, settings_digest
 from seeker.runs.checkpoints import is_checkpoint_whole, restore_points
 from seeker.runs.commits import Latest, read_latest
 from seeker.runs.damage import Inspector
@@ -63,7 +63,9 @@ def fork_run(root: Path, version: int, config: RunConfig) -> RunDirectory:
     What the run made after it is kept in ``lineages/<old>/``. Refused where that version cannot be rebuilt.
     """
     with writer_lock(root):
-        run = recover(load_run(root))
+        stored = load_run(root)
+        _check_whole(stored)
+        run = recover(stored)
         changed = [line for line in describe_differences(run.config, config) if _section(line) != "out"]
         _check_fork(run, version, config, changed)
         floor = version if _changes_updates(changed) else run.floor
@@ -128,7 +130,18 @@ def _check_resume(root: Path, resume: bool) -> None:
         )
 
 
+def _check_whole(run: RunDirectory) -> None:
+    """Whether the stored configuration is the one that the run was made under: its digest stands beside it."""
+    told = run.describe()
+    if told.get("config_digest") not in (None, settings_digest(told["config"])):
+        raise RunDirectoryError(
+            f"{run.root / 'run.json'}: damaged or changed by hand, its configuration has not the digest beside it; "
+            "restore the file (settings are changed by `seeker resume RUN --fork STEPS --set …`)"
+        )
+
+
 def _check_same(run: RunDirectory, config: RunConfig) -> None:
+    _check_whole(run)
     changed = describe_differences(run.config, config)
     differing = [line for line in changed if _section(line) not in EXECUTION_FIELDS]
     if differing:

@@ -4,7 +4,7 @@
 2. A reference is checked when it is read: damaged and missing files are errors that name the file.
 3. One writer: a second is refused at once and told who holds the run; kill -9 of the holder frees it.
 4. A run goes on under the same configuration; a changed field is refused by name; execution fields may change.
-5. A directory that is no run, or has lost its run.json, is refused.
+5. A directory that is no run, has lost its run.json, or holds another configuration in it than the run had, is refused.
 6. A step is committed when LATEST names it and not before; never twice, never out of order.
 7. metrics.jsonl is derived: a torn or lost file is whole again; an evaluation stands in the row of the step that made
    its version, the starting policy's in a row of step -1.
@@ -25,15 +25,18 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from seeker.cluster.objects import ObjectHandle
-from seeker.errors import LockedError, ObjectMissingError, RunDirectoryError
+from seeker.errors import LockedError, ObjectMissingError, RunDirectoryError, SeekerError
+from seeker.presets import settings_digest
 from seeker.runs import (
     FileRef,
     current_writer,
+    fork_run,
     is_intact,
     load_run,
     newest_checkpoint,
@@ -115,6 +118,7 @@ def test_a_run_written_before_a_field_existed_goes_on(tmp_path: Path) -> None:
     told = run.describe()
     for name in ("context", "rollouts_max", "connect_deadline_s", "rank_deadline_s"):
         del told["config"]["cluster"][name]
+    told["config_digest"] = settings_digest(told["config"])
     (tmp_path / "run.json").write_text(json.dumps(told))
     again = open_run(tmp_path, small_config(), "demo")
     assert (again.key, again.config.cluster.rank_deadline_s) == (run.key, 120.0)
@@ -135,6 +139,23 @@ def test_damaged_run_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"run_id": ')
     with pytest.raises(RunDirectoryError, match=r"run\.json: damaged"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize("told", [{}, {"run_id": "demo", "key": "0", "lineage": 0, "config": {"steps": "many"}}])
+def test_a_run_json_of_something_else_is_named(told: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    with pytest.raises(SeekerError, match=r"run\.json: "):
+        load_run(tmp_path)
+
+
+def test_a_configuration_that_changed_on_the_disk_is_not_gone_on_with(tmp_path: Path) -> None:
+    start_run(tmp_path)
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    config = load_run(tmp_path).config
+    for refused in (partial(open_run, tmp_path, config, "demo"), partial(fork_run, tmp_path, 0, config)):
+        with pytest.raises(RunDirectoryError, match=r"run\.json: damaged or changed by hand"):
+            refused()
 
 
 def test_a_step_is_committed_by_latest_alone(tmp_path: Path) -> None:

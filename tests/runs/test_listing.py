@@ -86,12 +86,14 @@ def test_a_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     (tmp_path / "ruin").mkdir()
     (tmp_path / "ruin" / "run.json").write_text("{")
     (tmp_path / "not-a-run").mkdir()
+    (tmp_path / "odd" / "run.json").mkdir(parents=True)
     lines = {line.path.rpartition("/")[2]: line for line in list_runs(tmp_path)}
     assert {name: (line.state, line.step, line.steps) for name, line in lines.items()} == {
         "whole": ("completed", 2, 2),
         "half": ("stopped", 2, 4),
         "broken": ("failed", 0, 2),
         "ruin": ("damaged", 0, 0),
+        "odd": ("damaged", 0, 0),
     }
     assert (lines["half"].evaluated_version, lines["half"].exact_match) == (2, 0.625)
     files = [path for path in (tmp_path / "whole").rglob("*") if path.is_file()]
