@@ -5,6 +5,8 @@
 3. The last commit and what rebuilds it are checked. Where something is missing or damaged, the run goes back to the
    newest commit that is whole, as a new lineage: what a cache holds about the lost steps is not believed any more.
 4. Records that nothing depends on (manifests long before, evaluations) are put aside where they are damaged.
+5. Where nothing was damaged, published objects that no version names go: each start of a run leaves an anchor, which is
+   as large as the policy, and which nothing needs when no step is committed after it.
 
 Each of these can be killed and done again. What was found is an event and a note of the opened run.
 """
@@ -27,6 +29,7 @@ from seeker.runs.directory import RunDirectory
 from seeker.runs.files import FileRef, read_json, sha256_hex
 from seeker.runs.lineages import Beginning, begin_lineage, put_aside, settle_lineage, steps_after
 from seeker.runs.lock import is_alive
+from seeker.runs.retention import unnamed_objects
 
 _TEMPORARY = re.compile(r"^\..+\.(?P<host>[^/]+)-(?P<pid>\d+)\.tmp$")
 _KEPT = ("lineages", "damaged", "logs", "export")  # folders where nothing is written by halves
@@ -38,7 +41,11 @@ def recover(run: RunDirectory) -> RunDirectory:
     settle_lineage(run)
     remove_leftovers(run.root)
     run = _go_back(run)
-    return replace(run, notes=(*run.notes, *_put_records_aside(run)))
+    notes = (*run.notes, *_put_records_aside(run))
+    if not notes:
+        for folder in unnamed_objects(run.root):
+            disk.remove_tree(folder)
+    return replace(run, notes=notes)
 
 
 def remove_leftovers(root: Path) -> None:

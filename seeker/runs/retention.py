@@ -1,14 +1,20 @@
-"""Which checkpoints and batches are kept."""
+"""Which checkpoints, batches and published objects are kept."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from seeker.config import CheckpointConfig
+from seeker.errors import RunDirectoryError
 from seeker.runs import disk
 from seeker.runs.checkpoints import checkpoint_versions, remove_checkpoint
 from seeker.runs.directory import RunDirectory
+from seeker.runs.files import read_json
 from seeker.runs.views import greedy_scores
+
+_OBJECT_PART = re.compile(r"^\d{6}\.(base|patch)$")  # see policies.py
 
 
 def kept_checkpoints(
@@ -53,3 +59,20 @@ def _drop_batches(run: RunDirectory, oldest: int) -> None:
         path = run.root / run.step_path(step) / "batch.bin"
         if path.is_file():
             disk.remove(path)
+
+
+def unnamed_objects(root: Path) -> list[Path]:
+    """Folders of published objects that no version names: anchors of starts that committed no step.
+
+    None where a manifest cannot be read: what that named is not known.
+    """
+    policy = root / "policy"
+    manifests = [path for folder in (policy, *root.glob("lineages/*/policy")) for path in folder.glob("*.json")]
+    if any(root.glob("damaged/*/policy/*.json")):
+        return []
+    try:
+        named = {shard["key"] for path in manifests for shard in read_json(path)["shards"]}
+    except (RunDirectoryError, KeyError, TypeError):
+        return []
+    folders = {path.parent for path in policy.rglob("*") if _OBJECT_PART.match(path.name)}
+    return sorted(folder for folder in folders if str(folder.relative_to(policy)) not in named)

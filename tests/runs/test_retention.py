@@ -5,6 +5,7 @@
 3. Whatever the rule and the scores, something to restore from is always left.
 4. "all" keeps every batch; "rebuild" keeps those that some kept checkpoint is replayed with.
 5. A checkpoint bears its name only when it read back as it was written; one that is there and whole stays as it is.
+6. Published objects that no version of any lineage names go when a run is opened, unless a manifest is damaged.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from hypothesis import strategies as st
 
 from seeker.config import CheckpointConfig
 from seeker.errors import CheckpointError
-from seeker.runs import checkpoint_versions, kept_checkpoints, store_checkpoint
+from seeker.runs import checkpoint_versions, kept_checkpoints, open_run, store_checkpoint, write_file, write_json
+from seeker.runs.commits import commit_start
 from seeker.runs.disk import Buffer, Disk, use_disk
+from seeker.runs.files import dump_json
+from seeker.runs.policies import FolderObjects
+from seeker.runs.recovery import recover
+from seeker.runs.retention import unnamed_objects
 from tests.runs.scripted_run import play, scripted_config
 
 VERSIONS = [10, 20, 30, 40, 50, 60]
@@ -96,3 +102,35 @@ def test_a_whole_checkpoint_stays_and_a_damaged_one_is_replaced(tmp_path: Path) 
     store_checkpoint(folder, {"state": [b"123", b"45"]})
     assert (folder / "state").read_bytes() == b"12345"
     assert [path.name for path in folder.parent.iterdir()] == ["000002"]
+
+
+def publish_as(root: Path, version: int, *keys: str) -> None:
+    """A version that names objects of these keys."""
+    write_json(root / "policy" / f"{version:06d}.json", {"version": version, "shards": [{"key": key} for key in keys]})
+
+
+def test_anchors_that_no_version_names_go(tmp_path: Path) -> None:
+    play(tmp_path, scripted_config())
+    objects = FolderObjects(tmp_path / "policy")
+    for version in range(3):
+        publish_as(tmp_path, version, "app/s/0f", "app/s/1a")
+    publish_as(tmp_path / "lineages/000", 2, "app/s/2b")
+    for key in ("app/s/1a", "app/s/2b", "app/s/3c"):
+        objects.store(key, 1, b"an anchor", "base")
+    assert unnamed_objects(tmp_path) == [tmp_path / "policy/app/s/3c"]
+    (tmp_path / "policy/000001.json").write_text("{")  # what it named is not known
+    assert unnamed_objects(tmp_path) == []
+
+
+def test_a_run_that_is_opened_over_and_over_keeps_what_its_versions_name(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    run = open_run(root, scripted_config(), "scripted")
+    commit_start(run, write_file(root, "policy/000000.json", dump_json({"shards": [{"key": "app/s/0f"}]})))
+    objects = FolderObjects(root / "policy")
+    for key in ("app/s/0f", "app/t/0f", "app/u/0f"):
+        objects.store(key, 1, b"an anchor", "base")
+        objects.store(key, 2, b"a delta", "patch")
+    recover(run)
+    assert [path.parent.name for path in sorted(root.glob("policy/app/*/0f"))] == ["s"]
+    assert (root / "policy/app/s/0f/000002.patch").is_file()
