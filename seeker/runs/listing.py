@@ -72,7 +72,7 @@ def describe_run(root: Path) -> RunLine:
             time=state.time,
         )
     except (RunDirectoryError, StorageError, KeyError, TypeError) as error:
-        why = f"run.json: {error} is missing" if isinstance(error, KeyError) else str(error).removeprefix(f"{root}/")
+        why = f"one of its files has no {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{root}/")
         return RunLine(root.name, str(root), "damaged", why, 0, 0, 0, None, None, _size(root), 0.0)
 
 
