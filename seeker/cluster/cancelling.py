@@ -31,6 +31,11 @@ class Cancellation:
         self._generations: dict[str, None] = {}
         self._written: bytes | None = None
         self._lock = asyncio.Lock()
+        self._has_ended = False
+
+    def end(self) -> None:
+        """For good: its session is closed, or goes with its cluster."""
+        self._has_ended = True
 
     async def cancel_all(self) -> None:
         self._all = True
@@ -55,7 +60,7 @@ class Cancellation:
             for attempt in range(_NUM_TRIES):
                 state = {"all": self._all, "calls": sorted(self._calls), "generations": list(self._generations)}
                 data = pickle.dumps(state)
-                if data == self._written:
+                if self._has_ended or data == self._written:
                     return
                 try:
                     put = self._objects.put
@@ -63,5 +68,7 @@ class Cancellation:
                     self._written = data
                     return
                 except ClusterError as error:
+                    if self._has_ended:
+                        return
                     _log.warning("%s: cannot write the cancel object (try %d): %s", self._prefix, attempt + 1, error)
                     await asyncio.sleep(_PAUSE_S)

@@ -273,5 +273,6 @@ class OpenSession:
             if patient:
                 await close_patiently(self, cancel or bool(self._works or self.given_up))
         finally:
+            self.cancellation.end()
             for work in list(self._works):
                 work.cancel()

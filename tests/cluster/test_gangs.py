@@ -13,6 +13,7 @@
     the generation.
 7.  Forming again ends the generation before, also when two threads form at once: the executors are in one of them.
 8.  Calls leave no barrier behind, an ended generation no object of its own.
+9.  Ctrl-C while a gang forms, and the end of its cluster after it, say nothing of objects that need not be written.
 """
 
 from __future__ import annotations
@@ -247,3 +248,17 @@ def test_a_member_that_does_not_come(gang: Gang) -> None:
     assert caught.value.executor == gang.executors[1]
     errors = [call.error() for call in gather(first, 5)]
     assert sum(isinstance(error, GangLostError) for error in errors) >= 1
+
+
+def test_an_interrupted_forming_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _form_until_interrupted()
+    time.sleep(1.0)  # for a write to fail
+    assert [record.getMessage() for record in caplog.records if record.name == "seeker.cluster"] == []
+
+
+def _form_until_interrupted() -> None:
+    with open_cluster(ClusterSettings()) as own:
+        service = own.start("stopped", MEMBER, {"set_up_s": 60}, resources=SMALL, executors=2, gang=True)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        service.form(deadline_s=60)
