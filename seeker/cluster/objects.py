@@ -157,6 +157,7 @@ class FlightObjects:
         self._ca_file = ca_file
         self._deadline_s = deadline_s
         self._clients: dict[str, Any] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
@@ -235,7 +236,7 @@ class FlightObjects:
 
     def close(self) -> None:
         with self._lock:
-            clients, self._clients = list(self._clients.values()), {}
+            clients, self._clients, self._closed = list(self._clients.values()), {}, True
         for client in clients:
             client.close()
 
@@ -260,6 +261,8 @@ class FlightObjects:
 
     def _client(self, endpoint: str) -> Any:
         with self._lock:
+            if self._closed:
+                raise ClusterError(f"object cache {endpoint}: its client was closed here")
             client = self._clients.get(endpoint)
             if client is None:
                 client = self._clients[endpoint] = self._connect(endpoint.replace("grpcs://", "grpc+tls://"))

@@ -12,6 +12,7 @@
 10. The 1001st patch is refused and the object is unharmed.
 11. Concurrent appends make versions without gaps, in every interleaving.
 12. Bad prefixes and names are refused, also with a colon, which ends the key in a reader's ticket.
+13. A store of a cluster that was closed says so, and writes nothing more.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seeker.cluster.client import Cluster
-from seeker.cluster.objects import ObjectHandle, ObjectStore
+from seeker.cluster.objects import FlightObjects, ObjectHandle, ObjectStore
 from seeker.errors import ClusterError, ObjectMissingError
 from tests.fakes import MemoryObjects
 
@@ -185,3 +186,13 @@ def test_large_object_is_not_copied_needlessly(cluster: Cluster, prefix: str) ->
     handle = cluster.objects.put(prefix, data)
     assert np.array_equal(np.frombuffer(cluster.objects.get(handle), np.uint8), data)
     cluster.objects.delete(prefix)
+
+
+def test_a_closed_store(cluster: Cluster, prefix: str) -> None:
+    objects = FlightObjects(cluster.describe()["cache_endpoint"])
+    handle = objects.put(prefix, b"x")
+    objects.close()
+    for work in (lambda: objects.put(prefix, b"y"), lambda: objects.get(handle)):
+        with pytest.raises(ClusterError, match="its client was closed here"):
+            work()
+    objects.close()
