@@ -97,11 +97,15 @@ class Lease:
 
     def _keep(self) -> None:
         pause_s = self.lease_s / RENEWALS_PER_LEASE
+        is_told = False  # one line for a cache that stays away
         while not self._closed.wait(pause_s):
             try:
                 self._renew()
+                is_told = False
             except ClusterError as error:
-                _log.warning("the lease of %s cannot be renewed: %s", self._identity["run_id"], error)
+                level = logging.DEBUG if is_told else logging.WARNING
+                _log.log(level, "the lease of %s cannot be renewed: %s", self._identity["run_id"], error)
+                is_told = True
 
     def _renew(self) -> None:
         with self._writing:

@@ -27,6 +27,7 @@ MAX_OBJECT_BYTES = 2**31 - 1  # one value of an Arrow binary column
 OPERATION_DEADLINE_S = 300.0
 STATISTICS_ACTION = "seeker.statistics"  # known to the embedded cluster's cache only, and not listed there
 
+_GRPC_DETAILS = ". gRPC client debug context"  # says the same again, and more of the like after it
 _PUT_SCHEMA = pa.schema([("version", pa.uint64()), ("data", pa.binary())])
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
@@ -283,7 +284,8 @@ class FlightObjects:
         except flight.FlightTimedOutError as error:
             raise DeadlineError(f"object cache {endpoint}: {what}: no answer within the deadline") from error
         except flight.FlightUnavailableError as error:
-            raise ClusterError(f"object cache {endpoint} cannot be reached: {error}") from error
+            text = str(error).partition(_GRPC_DETAILS)[0]
+            raise ClusterError(f"object cache {endpoint} cannot be reached: {text}") from error
         except (pa.ArrowException, OSError) as error:
             raise ClusterError(f"object cache {endpoint}: {what}: {error}") from error
 

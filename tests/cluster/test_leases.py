@@ -7,7 +7,7 @@
     names, too: neither by cleaning nor by another driver's close.
 5.  A lease whose process cannot be looked at has lapsed when its count stands still for its own `lease_s`.
 6.  Ctrl-C in the middle of a gather leaves nothing, and ends within seconds.
-7.  Any run id makes a lease; what it owns changes without a wait for the cache.
+7.  Any run id makes a lease; what it owns changes without a wait for the cache, and one that stays away is told once.
 8.  A session of a dead driver whose executor has died as well is left, named with the remedy; the rest is removed.
 9.  Closing a session that had no call leaves nothing that looks at it.
 10. A cluster that is frozen, cache and all: every wait still ends, close within a minute, and names what it left.
@@ -32,8 +32,8 @@ from seeker.cluster import leftovers
 from seeker.cluster.client import Cluster, gather, open_cluster
 from seeker.cluster.lease import Lease
 from seeker.cluster.loop import shared_loop
-from seeker.cluster.objects import FlightObjects, ObjectHandle
-from seeker.errors import DeadlineError, GangLostError
+from seeker.cluster.objects import Buffer, FlightObjects, ObjectHandle
+from seeker.errors import ClusterError, DeadlineError, GangLostError
 from tests.cluster.conftest import is_running, object_keys, wait_until
 from tests.cluster.served import served_cluster, settings_of, start_driver
 
@@ -212,6 +212,35 @@ def test_a_lease_whose_cache_is_silent() -> None:
     assert time.monotonic() - start < 1
     silent.answers.set()
     lease.leave(renew=False)
+
+
+def test_a_cache_that_stays_away_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    objects = _AwayObjects()
+    lease = Lease(objects, "run", 0.06, lambda: ())
+    told = lambda: [record.levelname for record in caplog.records if "cannot be renewed" in record.getMessage()]  # noqa: E731
+    for number in (1, 2):
+        objects.num_refused, objects.is_away = 0, True
+        wait_until(lambda: objects.num_refused > 3, 5, "it is tried again and again")
+        objects.num_answered, objects.is_away = 0, False
+        wait_until(lambda: objects.num_answered > 0, 5, "the cache is back")
+        assert told().count("WARNING") == number
+    lease.leave(renew=False)
+
+
+class _AwayObjects(FlightObjects):
+    """Keeps nothing; refuses while it `is_away`."""
+
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:9")
+        self.is_away = False
+        self.num_refused = self.num_answered = 0
+
+    def put(self, prefix: str, data: Buffer, name: str | None = None) -> ObjectHandle:
+        if self.is_away:
+            self.num_refused += 1
+            raise ClusterError("away")
+        self.num_answered += 1
+        return ObjectHandle(f"{prefix}/{name}", 1, self.endpoint)
 
 
 class _SilentObjects(FlightObjects):
