@@ -61,6 +61,13 @@ class ServicePlan:
         if self.max_executors < self.executors:
             text = f"max_executors is {self.max_executors}, expected executors ({self.executors}) or more"
             raise ConfigError(f"service {self.name}: {text}")
+        if self.application.release_s < 1:
+            text = f"release_s is {self.application.release_s}, expected whole seconds, 1 or more"
+            raise ConfigError(f"service {self.name}: {text}")
+        for variable, value in self.application.environment:
+            if not isinstance(value, str) or "=" in variable or "\0" in variable + value:  # pyright: ignore[reportUnnecessaryIsInstance]
+                text = f"env {variable!r} is {value!r}, expected texts without a zero byte, the name without ="
+                raise ConfigError(f"service {self.name}: {text}")
         try:
             json.dumps(self.config)
         except TypeError as error:

@@ -21,6 +21,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -135,6 +136,13 @@ def test_bad_requests(cluster: Cluster) -> None:
             cluster.start(name, ECHO, {})
     with pytest.raises(ConfigError, match="travels as JSON"):
         cluster.start("x", ECHO, {"bad": object()})
+    for release_s in (0, -1):
+        with pytest.raises(ConfigError, match=r"release_s is .* expected whole seconds, 1 or more"):
+            cluster.start("x", ECHO, {}, release_s=release_s)
+    wrong: list[dict[str, Any]] = [{"A": 1}, {"A=B": "x"}, {"A": "x\0y"}]
+    for env in wrong:
+        with pytest.raises(ConfigError, match=r"service x: env 'A.* expected texts without a zero byte"):
+            cluster.start("x", ECHO, {}, env=env)
     with pytest.raises(ClusterError, match="asks for 17 executors"):
         cluster.start("x", ECHO, {}, executors=17)
     with pytest.raises(ClusterError, match=r"cluster\.slots"):
