@@ -142,8 +142,14 @@ def as_buffer(data: Buffer) -> Any:
     if isinstance(data, np.ndarray):
         if not data.flags.c_contiguous:
             raise ClusterError("an array must be C-contiguous to be stored; use numpy.ascontiguousarray")
+        if data.dtype.hasobject:
+            raise ClusterError(f"an array of {data.dtype} has no bytes to be stored; pickle it")
         data = data.reshape(-1).view(np.uint8).data
-    buffer = pa.py_buffer(data)
+    try:
+        buffer = pa.py_buffer(data)
+    except TypeError as error:
+        text = f"an object is bytes or an array, found {type(data).__name__}; encode or pickle it"
+        raise ClusterError(text) from error
     if buffer.size > MAX_OBJECT_BYTES:
         raise ClusterError(f"an object of {buffer.size} bytes is above {MAX_OBJECT_BYTES}; store it in shards")
     return buffer

@@ -7,7 +7,8 @@
 5.  `get` gives the base only.
 6.  A missing key is `ObjectMissingError`, in get, read and append; deleting nothing is fine.
 7.  Deleting takes a key, a session or an application, and nothing else with it.
-8.  Bytes, memoryviews and contiguous arrays are stored as their bytes; an array with gaps is refused.
+8.  Bytes, memoryviews and contiguous arrays are stored as their bytes; an array with gaps is refused, and so is what
+    has no bytes of its own.
 9.  A named put to an existing name replaces it.
 10. The 1001st patch is refused and the object is unharmed.
 11. Concurrent appends make versions without gaps, in every interleaving.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,6 +151,12 @@ def test_concurrent_appends(store: ObjectStore, prefix: str) -> None:
         thread.join()
     assert sorted(versions) == list(range(2, 42))
     assert [version for version, _ in store.read(handle).patches] == list(range(2, 42))
+
+
+@pytest.mark.parametrize("bad", ["text", None, np.array([None]), 7])
+def test_what_has_no_bytes(store: ObjectStore, prefix: str, bad: Any) -> None:
+    with pytest.raises(ClusterError, match="pickle it"):
+        store.put(prefix, bad)
 
 
 @pytest.mark.parametrize("bad", ["one", "a/b/c", "a//", "a/../", "*/b", "a/b*"])
