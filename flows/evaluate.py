@@ -4,6 +4,7 @@ Everything is read from the run directory, so the run need not be alive. Doing i
 and protocol returns the stored evaluation at once. Without a run, the missing evaluations of all runs are done.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,10 +17,11 @@ from flows.prepare import prepare, prepared_again
 from flows.progress import print_evaluations
 from seeker.cluster.client import Cluster, Service
 from seeker.config import ClusterConfig, Positive, RunConfig, Section
-from seeker.errors import ConfigError, LockedError, SeekerError
+from seeker.errors import ConfigError, InfrastructureError, LockedError, SeekerError
 from seeker.questions import load_questions, read_questions
 from seeker.runs import Json, load_run, published_manifest, wanted_version, write_metrics, writer_lock
 from seeker.show.reading import find_run
+from tasks.calls import is_infrastructure
 from tasks.cluster import check_cluster, open_flow_cluster, start_rollouts
 from tasks.counting import counting
 from tasks.evaluation import Bench, Candidate, Mode, QuestionSet, evaluate_policy
@@ -78,13 +80,13 @@ def _catch_up(folder: Path) -> list[Json]:
     for root in run_folders(folder):
         try:
             missing = find_missing(root)
-            if missing:
+            failures += [_told(root, error) for error in missing.damaged]
+            if missing.wanted:
                 subject = _run_subject(EvaluateRequest(run=str(root)))
-                print(f"{root}: {len(missing)} evaluations are missing")
-                done += _evaluate_all(subject, heldout_of(load_run(root), subject.prepared), missing)
+                print(f"{root}: {len(missing.wanted)} evaluations are missing")
+                done += _evaluate_all(subject, heldout_of(load_run(root), subject.prepared), missing.wanted, failures)
         except SeekerError as error:
-            print(f"{root}: {error}")
-            failures.append(error)
+            failures.append(_told(root, error))
     if not done:
         print(f"nothing is missing in {folder}/" if not failures else "nothing was evaluated")
     if failures:
@@ -92,16 +94,33 @@ def _catch_up(folder: Path) -> list[Json]:
     return done
 
 
-def _evaluate_all(subject: _Subject, questions: QuestionSet, wanted: list[tuple[Candidate, Mode]]) -> list[Json]:
-    """Evaluate on executors of their own, gone at the end."""
+def _told(root: Path, error: SeekerError) -> SeekerError:
+    print(f"{root}: {error}")
+    return error
+
+
+def _evaluate_all(
+    subject: _Subject,
+    questions: QuestionSet,
+    wanted: Sequence[tuple[Candidate, Mode]],
+    failures: list[SeekerError] | None = None,
+) -> list[Json]:
+    """Evaluate on executors of their own, gone at the end.
+
+    With `failures` a version that cannot be evaluated (damaged, most likely) is added there and keeps no other from it.
+    """
+    done: list[Json] = []
     with open_flow_cluster(subject.config, subject.root / "logs") as cluster:
         index = Path(subject.prepared["index"])
         rollouts = start_rollouts(cluster, subject.config, index, f"evaluate-{subject.root.name}")
         try:
-            done = [
-                _evaluate(replace(subject, candidate=candidate), cluster, rollouts, questions, mode)
-                for candidate, mode in wanted
-            ]
+            for candidate, mode in wanted:
+                try:
+                    done.append(_evaluate(replace(subject, candidate=candidate), cluster, rollouts, questions, mode))
+                except InfrastructureError as error:
+                    if failures is None or is_infrastructure(error):
+                        raise
+                    failures.append(_told(subject.root, error))
         finally:
             rollouts.close()
     _refresh_metrics(subject.root)

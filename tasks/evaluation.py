@@ -15,9 +15,11 @@ from prefect import task
 from seeker.actions import STOP_STRINGS
 from seeker.cluster.client import Call, Cluster, Service
 from seeker.config import RunConfig
+from seeker.errors import RunDirectoryError
 from seeker.evaluation import summarize
 from seeker.prompt import prompt_digest
-from seeker.runs import EventLog, Json, read_json, write_atomic, write_json
+from seeker.runs import EventLog, Json, write_atomic, write_json
+from seeker.runs.files import read_sealed, sealed
 from seeker.trajectories import decode_trajectories, encode_trajectories
 from seeker.types import Question, Trajectory
 from tasks.calls import Attempts, Chunk, check_void, make_chunks, run_chunks, take_trajectories
@@ -25,6 +27,7 @@ from tasks.cluster import Session, check_rollouts, current_session
 from tasks.naming import may_retry
 
 Mode = Literal["greedy", "sampled"]
+MAX_TRIES = 3  # of an evaluation that lacks questions; what fails then, fails always
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def evaluate_policy(bench: Bench, candidate: Candidate, questions: QuestionSet, 
     """The evaluation, from its file when it was done before with the same policy, questions and protocol."""
     identity = evaluation_identity(bench.config, bench.facts, candidate, questions, mode)
     before = stored_evaluation(bench.root, identity)
-    if before is not None:
+    if before is not None and is_final(before):
         return before
     path = evaluation_path(bench.root, candidate.version, questions.name, mode)
     started = time.perf_counter()
@@ -102,10 +105,11 @@ def evaluate_policy(bench: Bench, candidate: Candidate, questions: QuestionSet, 
         **identity,
         **summarize(answered, ordered),
         "num_void": len(questions.questions) - len(answered),
+        "tries": 1 if before is None else before.get("tries", 1) + 1,
         "trajectories": path.with_suffix(".parquet").name,
         "seconds": time.perf_counter() - started,
     }
-    write_json(path, evaluation)
+    write_json(path, sealed(evaluation))
     return evaluation
 
 
@@ -124,12 +128,18 @@ def evaluation_identity(
 
 
 def stored_evaluation(root: Path, identity: Json) -> Json | None:
-    """The evaluation with this identity, when it was done before."""
+    """The evaluation with this identity, when it was done before and is whole."""
     path = evaluation_path(root, identity["policy_version"], identity["set"], identity["mode"])
-    if not path.is_file():
-        return None
-    before = read_json(path)
-    return before if all(before.get(name) == value for name, value in identity.items()) else None
+    try:
+        before = read_sealed(path) if path.is_file() else {}
+    except RunDirectoryError:
+        return None  # it is made again, in its place
+    return before if before and all(before.get(name) == value for name, value in identity.items()) else None
+
+
+def is_final(evaluation: Json) -> bool:
+    """False for one that lost questions to infrastructure failures, which is done again, a few times."""
+    return evaluation["num_void"] == 0 or evaluation.get("tries", 1) >= MAX_TRIES
 
 
 def evaluation_path(root: Path, version: int, name: str, mode: Mode) -> Path:

@@ -2,7 +2,7 @@
 
 Everything in a run directory is written through `write_atomic`: a temporary file beside the target, flushed to the
 disk, then moved into place. So a reader, or a resume after kill -9, never meets half a file. JSON that decides what a
-run is (`LATEST`, the manifests) is sealed: it holds its own digest.
+run is (`LATEST`, the manifests, evaluations) is sealed: it holds its own digest.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ def sealed(value: Mapping[str, Any]) -> Json:
 
 
 def read_sealed(path: Path) -> Json:
-    """A sealed JSON file; an error when it does not hold what was written."""
+    """What was sealed; an error when the file does not hold that any more."""
     value = read_json(path)
-    if "seal" in value and value["seal"] != sealed(value)["seal"]:
+    seal = value.pop("seal", None)
+    if seal is not None and seal != sealed(value)["seal"]:
         raise RunDirectoryError(f"{path}: damaged, its content has not the digest that it was sealed with")
     return value
 

@@ -80,7 +80,7 @@ def _last_evaluation(root: Path) -> dict[str, Any]:
     paths = sorted((root / "evaluations").glob("*-heldout-greedy.json"))
     if not paths:
         return {"evaluated_version": None, "exact_match": None}
-    told = read_json(paths[-1])
+    told = read_sealed(paths[-1])
     return {"evaluated_version": told["policy_version"], "exact_match": told["exact_match"]}
 
 

@@ -26,7 +26,7 @@ from seeker.runs import disk
 from seeker.runs.commits import Latest, read_latest, replace_latest
 from seeker.runs.damage import Damage, Inspector
 from seeker.runs.directory import RunDirectory
-from seeker.runs.files import FileRef, read_json, sha256_hex
+from seeker.runs.files import FileRef, read_sealed, sha256_hex
 from seeker.runs.lineages import Beginning, begin_lineage, put_aside, settle_lineage, steps_after
 from seeker.runs.lock import is_alive
 from seeker.runs.retention import unnamed_objects
@@ -148,7 +148,7 @@ def _put_records_aside(run: RunDirectory) -> list[str]:
     found = Inspector(run).damaged_manifests(0 if latest is None else latest.next_step)
     for path in sorted((run.root / "evaluations").glob("*.json")):
         try:
-            read_json(path)
+            read_sealed(path)
         except RunDirectoryError as error:
             found.append(Damage(str(path.relative_to(run.root)), str(error).partition(": ")[2].partition(";")[0]))
     for damage in found:

@@ -13,7 +13,7 @@ from seeker.runs import disk
 from seeker.runs.checkpoints import newest_checkpoint
 from seeker.runs.commits import Latest, committed_manifests, read_latest, read_manifest
 from seeker.runs.directory import RunDirectory
-from seeker.runs.files import Json, read_json, write_atomic, write_json
+from seeker.runs.files import Json, read_sealed, write_atomic, write_json
 
 
 def write_metrics(run: RunDirectory) -> None:
@@ -66,7 +66,7 @@ def write_checkpoint_summary(run: RunDirectory) -> None:
 
 def read_evaluations(run: RunDirectory) -> list[Json]:
     """All evaluations of the run, by file name."""
-    return [read_json(path) for path in sorted((run.root / "evaluations").glob("*.json"))]
+    return [read_sealed(path) for path in sorted((run.root / "evaluations").glob("*.json"))]
 
 
 def greedy_scores(run: RunDirectory) -> dict[int, float]:
