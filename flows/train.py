@@ -35,7 +35,7 @@ from tasks.cluster import (
 )
 from tasks.evaluation import evaluate_version
 from tasks.identity import run_digests
-from tasks.naming import whole_handle
+from tasks.naming import forget_phases, whole_handle
 from tasks.publishing import publish, publish_held
 from tasks.reports import report
 from tasks.rollouts import rollout
@@ -145,7 +145,9 @@ def _step(session: Session, step: int) -> Json:
     rollouts = whole_handle(session.run, rollout, **at)
     advantages = whole_handle(session.run, advantage, **at, rollouts=rollouts)
     updated = update(**at, advantages=advantages)
-    return publish(**at, rollouts=rollouts, advantages=advantages, update=updated)["metrics"]
+    metrics = publish(**at, rollouts=rollouts, advantages=advantages, update=updated)["metrics"]
+    forget_phases(**at)
+    return metrics
 
 
 def _after_commit(session: Session, version: int, progress: StepProgress) -> None:

@@ -8,11 +8,14 @@ step anyway: Prefect's rows are a view, the run directory is the truth.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.settings import get_current_settings
 
 from seeker.errors import InfrastructureError, LostStepError
 from seeker.runs import FileRef, Json, RunDirectory, is_intact
@@ -50,6 +53,12 @@ def whole_handle(run: RunDirectory, phase: Any, **given: Any) -> Json:
     return phase.with_options(refresh_cache=True)(**given)
 
 
+def forget_phases(run_key: str, lineage: int, step: int) -> None:
+    """Remove what the cache of this machine keeps of a committed step: nothing asks for it again."""
+    with contextlib.suppress(FileNotFoundError):  # results are stored elsewhere, or were never
+        shutil.rmtree(get_current_settings().results.local_storage_path / _folder(run_key, lineage, step))
+
+
 def may_retry(_task: Any, _run: Any, state: Any) -> bool:
     """Infrastructure errors are tried again; an error of ours would only happen again.
 
@@ -68,6 +77,11 @@ def may_retry(_task: Any, _run: Any, state: Any) -> bool:
 
 def _cache_key(phase: str) -> Callable[[Any, dict[str, Any]], str]:
     def key(_context: Any, parameters: dict[str, Any]) -> str:
-        return "seeker/{run_key}/{lineage}/{step:06d}/{phase}.json".format(**parameters, phase=phase)
+        place = _folder(parameters["run_key"], parameters["lineage"], parameters["step"])
+        return f"{place}/{phase}.json"
 
     return key
+
+
+def _folder(run_key: str, lineage: int, step: int) -> str:
+    return f"seeker/{run_key}/{lineage}/{step:06d}"

@@ -3,6 +3,7 @@
 1. A run goes through: every step is committed with its files, metrics of every name, evaluations before and after.
 2. A run started again is over at once; killed before a commit, it goes on and ends as an uninterrupted one: finished
    phases come from Prefect's results, finished calls from the step's folder.
+   Of a committed step Prefect's results keep nothing.
    Files that were damaged since are made again, also where Prefect's results still name them.
 3. A trainer that is lost between update and publish is rebuilt from checkpoint and batches: the same policy.
 4. A rollout call that fails is done again; the step's metrics are those of a run without trouble.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.settings import get_current_settings
 
 from seeker.errors import CallError, ClusterError, GangLostError, InfrastructureError, LostStepError, RunDirectoryError
 from seeker.questions import read_questions
@@ -95,6 +97,12 @@ def test_a_finished_run_started_again_does_nothing(uninterrupted: Path, tmp_path
     assert outcome(root) == before
     with pytest.raises(RunDirectoryError, match="seed: 0 -> 5"):
         run_flow(tmp_path, seed=5)
+
+
+def test_no_results_are_kept_of_committed_steps(uninterrupted: Path) -> None:
+    storage = get_current_settings().results.local_storage_path
+    assert storage.is_dir()
+    assert list((storage / "seeker" / load_run(uninterrupted).cache_key).rglob("*.json")) == []
 
 
 def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted: Path, tmp_path: Path) -> None:
