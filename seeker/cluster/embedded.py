@@ -34,7 +34,8 @@ def server_line(settings: ClusterSettings) -> list[str]:
         "--object-memory": settings.memory_limit_bytes,
         "--faults": settings.faults,
     }
-    return line + [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    line += [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    return line + ["--grpc-only"] * settings.grpc_only
 
 
 def server_environment() -> dict[str, str]:

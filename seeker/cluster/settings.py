@@ -39,6 +39,7 @@ class ClusterSettings:
     spill_dir: str | None = None  # * where objects go that are above `memory_limit_bytes`
     memory_limit_bytes: int | None = None  # * of objects held in memory; needs `spill_dir`
     faults: Faults = "none"  # * "engine": those of real 0.6 servers, for tests
+    grpc_only: bool = False  # * every call by gRPC, also those that frames on a unix socket carry quicker
     log_dir: str | None = None
     connect_deadline_s: float = 10.0
     lease_s: float = 30.0  # services end their work when this driver has been silent for so long

@@ -29,7 +29,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     from seeker.cluster.client import ClusterSettings, open_cluster
 
     saved = {name: os.environ.pop(name, None) for name in ("FLAME_ENDPOINT", "FLAME_CACHE_ENDPOINT")}
-    settings = ClusterSettings(log_dir=str(tmp_path_factory.mktemp("logs")), run_id="tests")
+    by_address = bool(os.environ.get("SEEKER_BY_ADDRESS"))
+    settings = ClusterSettings(log_dir=str(tmp_path_factory.mktemp("logs")), run_id="tests", grpc_only=by_address)
     with open_cluster(settings) as opened, _by_address(opened) as reached:
         yield reached
     os.environ.update({name: value for name, value in saved.items() if value is not None})

@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--spill-dir", type=Path, help="where objects go that are above --object-memory")
     parser.add_argument("--object-memory", type=_num_bytes, help="bytes of objects held in memory; needs --spill-dir")
     parser.add_argument("--faults", choices=("none", "engine"), default="none", help="engine: faults of real servers")
+    parser.add_argument("--grpc-only", action="store_true", help="no frames over unix sockets: calls go by gRPC")
     parser.add_argument("--log-dir", type=Path, help="where executors' logs go; a private directory when absent")
     parser.add_argument("--socket-deadline", type=float, default=30.0, help="seconds for a process to open its socket")
     parser.add_argument("--serve", action="store_true", help="run until a signal instead of until stdin ends")
@@ -53,6 +54,7 @@ def main() -> None:
         spill_dir=options.spill_dir,
         object_memory_bytes=options.object_memory,
         faults=options.faults,
+        grpc_only=options.grpc_only,
         log_dir=options.log_dir,
         socket_deadline_s=options.socket_deadline,
     )

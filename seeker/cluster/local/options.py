@@ -26,8 +26,15 @@ class LocalSettings:
     spill_dir: Path | None = None
     object_memory_bytes: int | None = None  # objects above it go to `spill_dir`
     faults: Literal["none", "engine"] = "none"
+    grpc_only: bool = False
     log_dir: Path | None = None
     socket_deadline_s: float = 30.0
+
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether calls of our own kind go as frames over unix sockets; with the engine's faults all goes its way."""
+        return self.faults == "none" and not self.grpc_only
 
 
 def check_settings(settings: LocalSettings) -> None:

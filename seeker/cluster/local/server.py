@@ -92,8 +92,7 @@ class LocalCluster:
         await self._server.start()
 
     async def _start_frames(self, stack: AsyncExitStack, frontend: Frontend) -> None:
-        """Not where the engine's faults are wanted: there all goes as it does with the engine."""
-        if self._settings.faults == "none":
+        if self._settings.has_frames:
             self._frames = str(self._root / "frames.sock")
             frames = FrameServer(frontend, self._frames)
             await frames.start()
@@ -128,7 +127,7 @@ class LocalCluster:
             node=socket.gethostname(),
             environment=endpoints,
             groups=self._guardian,
-            direct_calls=self._settings.faults == "none",
+            direct_calls=self._settings.has_frames,
             devices=devices_of(capacity_of(self._settings).gpu, found_devices()),
             socket_deadline_s=self._settings.socket_deadline_s,
         )
