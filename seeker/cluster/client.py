@@ -155,7 +155,12 @@ class Cluster:
         maximum = executors if max_executors is None else max_executors
         plan = ServicePlan(name, target, config, application, parse_resources(resources), executors, maximum, gang)
         plan.check()
-        service = Service(plan, self._opener, on_close=self._forget)
+        try:
+            service = Service(plan, self._opener, on_close=self._forget)
+        except ClusterError as error:
+            if ended := self.how_it_ended():
+                raise ClusterError(f"service {name}: {ended}") from error
+            raise
         with self._lock:
             self._services.append(service)
         return service

@@ -32,11 +32,15 @@ def resources_of(message: Any) -> Resources:
 def parse_resources(text: str) -> Resources:
     """Read ``cpu=2,mem=4g,gpu=1``; absent parts are one core, 1 GiB, no GPU."""
     values = {"cpu": 1, "mem": 2**30, "gpu": 0}
+    seen: set[str] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
         name = {"memory": "mem"}.get(name.strip().lower(), name.strip().lower())
         match = _MEMORY.fullmatch(value.strip())
         if name not in values or match is None or (name != "mem" and match[2]):
             raise ConfigError(f"resources {text!r}: {part!r} is not one of cpu=N, mem=N[k|m|g|t], gpu=N")
+        if name in seen:
+            raise ConfigError(f"resources {text!r}: {name} is there twice; name it once")
+        seen.add(name)
         values[name] = int(match[1]) * _UNITS[match[2].lower()]
     return Resources(values["cpu"], values["mem"], values["gpu"])

@@ -35,6 +35,8 @@ def test_resources() -> None:
     for bad in ("cpu=two", "cores=2", "cpu=2g", "mem"):
         with pytest.raises(ConfigError, match="cpu=N"):
             parse_resources(bad)
+    with pytest.raises(ConfigError, match="mem is there twice"):
+        parse_resources("mem=1g,cpu=1,memory=2g")
 
 
 def _session(calls: int, minimum: int, maximum: int | None, batch: int):

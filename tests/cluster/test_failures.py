@@ -191,6 +191,8 @@ def test_cluster_dies_under_a_call() -> None:
         assert time.monotonic() - start < 3
         for pid in (about["pid"], about["parent"]):
             wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"), 5, f"process {pid} ends")
+        with pytest.raises(ClusterError, match="service y: the embedded cluster has ended: exit code -9"):
+            cluster.start("y", ECHO, {})
         start = time.monotonic()
         service.close()
         assert time.monotonic() - start < 3
