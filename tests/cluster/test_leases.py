@@ -259,6 +259,9 @@ class _SilentObjects(FlightObjects):
 
 
 @pytest.mark.drill
+@pytest.mark.skipif(
+    int(os.environ.get("SEEKER_DRILL_ROUNDS", "20")) <= 20, reason="a minute: part of `make drill` (above 20)"
+)
 def test_a_frozen_cluster() -> None:
     with served_cluster() as served:
         cluster = open_cluster(settings_of(served, run_id="frozen"))
