@@ -209,6 +209,7 @@ class ClusterConfig(Section):
     start_deadline_s: Annotated[float, Field(gt=0.0)] = 120.0
     update_deadline_s: Annotated[float, Field(gt=0.0)] = 1800.0
     rank_deadline_s: Annotated[float, Field(gt=0.0)] = 120.0  # how long trainers wait for one another in one sum
+    retry_pause_s: Annotated[float, Field(ge=0.0)] = 1.0  # between tries of what failed, longer each time
 
     @model_validator(mode="after")
     def _limits(self) -> ClusterConfig:

@@ -46,7 +46,8 @@ class Attempts:
     def of(config: RunConfig, num_chunks: int) -> Attempts:
         """The configured limits; a call may have to wait for those before it on the same executor."""
         turns = -(-num_chunks // config.cluster.rollouts)
-        return Attempts(config.rollout.max_call_attempts, config.rollout.call_deadline_s * max(1, turns))
+        deadline_s = config.rollout.call_deadline_s * max(1, turns)
+        return Attempts(config.rollout.max_call_attempts, deadline_s, config.cluster.retry_pause_s)
 
 
 def is_infrastructure(error: InfrastructureError) -> bool:

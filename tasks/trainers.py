@@ -21,7 +21,6 @@ from seeker.runs import EventLog, Json
 from tasks.calls import GRACE_S, is_infrastructure
 
 MAX_TRIES = 3  # of one call
-PAUSE_S = 1.0  # before the gang is formed again
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
 PORT_TRIES = 100
@@ -35,9 +34,8 @@ class Trainers:
     Example: ``trainers.run("update", 3, handle)`` gives ``[{"metrics": {...}}, {"metrics": {...}}]`` with two ranks.
     """
 
-    def __init__(self, service: Service, config: ClusterConfig, events: EventLog, pause_s: float = PAUSE_S) -> None:
+    def __init__(self, service: Service, config: ClusterConfig, events: EventLog) -> None:
         self.prefix = service.prefix
-        self._pause_s = pause_s
         self._service = service
         self._config = config
         self._events = events
@@ -109,7 +107,7 @@ class Trainers:
                 f"the trainers were lost {attempt} times in {method!r}, the last time: {error}. events.jsonl in the "
                 "run directory holds the causes. Mend them and start the run again: it goes on from its last commit"
             ) from error
-        time.sleep(self._pause_s * attempt)
+        time.sleep(self._config.retry_pause_s * attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from flows.export import ExportRequest, export
 from flows.prepare import prepare
 from flows.train import train
 from seeker.runs import load_run
+from seeker.runs.files import read_sealed
 from tests.flows.tiny_run import tiny_config
 from tests.flows.whole import copy_inputs, outcome
 
@@ -59,8 +59,7 @@ def test_a_version_is_evaluated_and_exported_from_the_run_directory(troubled: Pa
     assert (first["n"], first["policy_version"], first["protocol"]["top_k"]) == (2, 1, 1)
     assert evaluate(request) == [first]
     (again,) = evaluate(EvaluateRequest(run=str(troubled), version=1))
-    stored = json.loads((troubled / "evaluations" / "000001-heldout-greedy.json").read_text())
-    assert again == stored
+    assert again == read_sealed(troubled / "evaluations" / "000001-heldout-greedy.json")
     exported = export(ExportRequest(run=str(troubled), num_questions=3))
     assert exported["compared_tokens"] > 0
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {

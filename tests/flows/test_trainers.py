@@ -130,6 +130,6 @@ def test_an_error_of_ours_is_not_tried_again(run: RunDirectory) -> None:
 def test_what_the_machine_did_is_tried_again_and_told(run: RunDirectory) -> None:
     service: Any = Recorder(ClusterError("executor lost"))
     with pytest.raises(LostStepError, match="the trainers were lost 3 times in 'publish'"):
-        Trainers(service, run.config.cluster, run.events, pause_s=0.0).run("publish", 0, None)
+        Trainers(service, run.config.cluster, run.events).run("publish", 0, None)
     assert service.num_forms == 3
     assert [event["attempt"] for event in run.events.read()] == [1, 2, 3]

@@ -69,7 +69,7 @@ def tiny_config(folder: Path, **changes: Any) -> RunConfig:
         "optimizer": {"learning_rate": 1e-3},
         "evaluation": {"every": 1, "num_questions": 3},
         "checkpoint": {"every": 1},
-        "cluster": {"trainer_threads": 1},
+        "cluster": {"trainer_threads": 1, "retry_pause_s": 0.1},
     }
     for name, value in changes.items():
         settings[name] = {**settings.get(name, {}), **value} if isinstance(value, dict) else value

@@ -30,7 +30,6 @@ class LocalSettings:
     log_dir: Path | None = None
     socket_deadline_s: float = 30.0
 
-
     @property
     def has_frames(self) -> bool:
         """Whether calls of our own kind go as frames over unix sockets; with the engine's faults all goes its way."""
