@@ -98,6 +98,7 @@ def test_a_tree_that_is_edited_meanwhile(cluster: Cluster, tmp_path: Path, monke
     objects.close()
 
 
+@pytest.mark.drill
 def test_a_node_without_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The roots that executors are told of do not exist, as on another machine."""
     monkeypatch.syspath_prepend(_tree(tmp_path / "driver"))

@@ -166,6 +166,7 @@ def test_streams_and_closing(shared: RawCluster) -> None:
     assert shared.watch(session, waiting).status.state == wire.TASK_SUCCEED
 
 
+@pytest.mark.drill
 def test_idle_release_and_refusals(shared: RawCluster) -> None:
     session = shared.open(shared.register("brief", delay_release=2), min_instances=1, max_instances=1)
     first = shared.call(session, "pid")

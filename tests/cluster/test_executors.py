@@ -159,6 +159,7 @@ def test_nothing_outlives_a_killed_cluster() -> None:
         wait_until(lambda: not os.path.exists(root), 5, "the private directory is gone")
 
 
+@pytest.mark.drill
 def test_elastic(raw: RawCluster) -> None:
     session = raw.open("brief", min_instances=1, max_instances=4)
     raw.await_states(session, [BOUND])

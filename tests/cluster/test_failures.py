@@ -104,6 +104,7 @@ def test_constructor_that_raises(cluster: Cluster) -> None:
             assert "services.py" in caught.value.remote_traceback
 
 
+@pytest.mark.drill
 def test_constructor_that_hangs(cluster: Cluster) -> None:
     service = cluster.start("sleeper", "tests.cluster.services:Sleeper", {}, resources=SMALL)
     with service, pytest.raises(DeadlineError, match="setting up sleeper did not finish"):
@@ -116,6 +117,7 @@ def test_missing_target(cluster: Cluster) -> None:
         service.call("echo", 1, deadline_s=30).result()
 
 
+@pytest.mark.drill
 def test_environment_that_cannot_start(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no module named flamepy\nexit 3\n")

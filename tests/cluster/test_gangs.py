@@ -155,6 +155,7 @@ def test_forming_ends_at_its_deadline(cluster: Cluster) -> None:
         wait_until(lambda: not any("/gang-" in key for key in keys()), 5, "the half formed gang goes")
 
 
+@pytest.mark.drill
 def test_waiting_for_another_forming_has_a_deadline(cluster: Cluster) -> None:
     with (
         cluster.start("busy", MEMBER, {"set_up_s": 3.0}, resources=SMALL, executors=2, gang=True) as service,
@@ -251,6 +252,7 @@ def test_a_member_that_does_not_come(gang: Gang) -> None:
     assert sum(isinstance(error, GangLostError) for error in errors) >= 1
 
 
+@pytest.mark.drill
 def test_an_interrupted_forming_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
     with open_cluster(ClusterSettings()) as own:
         service = own.start("stopped", MEMBER, {"set_up_s": 60}, resources=SMALL, executors=2, gang=True)

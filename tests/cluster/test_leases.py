@@ -83,6 +83,7 @@ def test_a_lease_names_what_there_is_and_goes_last(served: dict[str, Any]) -> No
     objects.close()
 
 
+@pytest.mark.drill
 def test_a_killed_driver(served: dict[str, Any], tmp_path: Path) -> None:
     bystander = FlightObjects(served["cache_endpoint"])
     bystander.put("others/objects", b"data", "kept")

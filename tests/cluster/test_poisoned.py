@@ -148,6 +148,7 @@ def _submit(cluster: Cluster, session: str, method: str) -> None:
     cluster._frontend.request("CreateTask", wire.frontend.CreateTaskRequest(task=task))
 
 
+@pytest.mark.drill
 def test_what_never_binds(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 3\n")

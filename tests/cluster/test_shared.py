@@ -70,6 +70,7 @@ def test_start_status_and_stop(place: Path) -> None:
     assert "start one by `seeker cluster start`" in missing.stderr
 
 
+@pytest.mark.drill
 def test_drivers_share_it(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     state, _ = shared.start_shared(place, ClusterSettings(slots=2))
     monkeypatch.setenv("FLAME_ENDPOINT", state.address.endpoint)

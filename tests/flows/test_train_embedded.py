@@ -23,7 +23,7 @@ from tests.flows.tiny_run import tiny_config
 from tests.flows.whole import copy_inputs, outcome
 
 # Killed processes import torch anew, which takes long where many others work.
-pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.drill, pytest.mark.usefixtures("prefect_server"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,14 @@ def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted
     assert outcome(root) == outcome(uninterrupted)
 
 
-@pytest.mark.parametrize("name", ["batch.bin", "rollouts/call-001.parquet", "rollouts/call-001.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "batch.bin",
+        pytest.param("rollouts/call-001.parquet", marks=pytest.mark.drill),
+        pytest.param("rollouts/call-001.json", marks=pytest.mark.drill),
+    ],
+)
 def test_files_of_the_step_under_way_that_were_damaged_are_made_again(
     name: str, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -190,6 +197,7 @@ def test_a_trainer_lost_between_update_and_publish_is_rebuilt(uninterrupted: Pat
     assert outcome(root) == outcome(uninterrupted)
 
 
+@pytest.mark.drill
 def test_two_ranks_make_the_run_of_one_and_the_same_one_again(uninterrupted: Path, tmp_path: Path) -> None:
     scripts = [no_trouble, LosesTrainers("update", "publish")]
     roots: list[Path] = []
@@ -206,6 +214,7 @@ def test_two_ranks_make_the_run_of_one_and_the_same_one_again(uninterrupted: Pat
         assert row[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.drill
 def test_a_gang_that_is_lost_over_and_over_ends_the_run_at_its_last_commit(uninterrupted: Path, tmp_path: Path) -> None:
     def lose(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if method == "update" and args[0] == 1:

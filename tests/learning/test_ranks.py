@@ -123,7 +123,8 @@ def test_a_killed_rank_is_named_at_once(processes: Processes, victim: int) -> No
     assert time.monotonic() - started < 40.0
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.drill)])
+@pytest.mark.drill
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_hangs_is_named_by_the_deadline(processes: Processes, victim: int) -> None:
     for text in kill_one(processes, 2, victim, signal.SIGSTOP, 0.2, 3.0):
         assert f"no answer from rank {victim} (executor e{victim})" in text
@@ -142,6 +143,7 @@ def test_kills_at_random_moments(processes: Processes) -> None:
             assert f"no answer from rank {victim} (executor e{victim})" in text
 
 
+@pytest.mark.drill
 def test_a_failed_update_leaves_everything_and_ranks_join_again(processes: Processes) -> None:
     again = rendezvous("again")
     processes.begin("update_beside_a_death", 3, rendezvous("death"), 1, again)
