@@ -154,6 +154,7 @@ def test_close_while_a_call_runs(cluster: Cluster) -> None:
             call.result(deadline_s=1)
 
 
+@pytest.mark.drill
 def test_closing_the_embedded_cluster_ends_its_calls() -> None:
     cluster = open_cluster(ClusterSettings(slots=4))
     service = cluster.start("busy", ECHO, {}, resources=SMALL)

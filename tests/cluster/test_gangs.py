@@ -84,6 +84,7 @@ def test_a_member_that_dies(pair: Service, gang: Gang, of: str) -> None:
     again.end("the test is over")
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("process", ["pid", "parent"])
 def test_a_member_that_dies_between_two_calls(gang: Gang, process: str) -> None:
     os.kill(gang.run("about", deadline_s=30)[1][process], signal.SIGKILL)

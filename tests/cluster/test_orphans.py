@@ -54,6 +54,7 @@ def _start_driver(tmp_path: Path) -> tuple[subprocess.Popen[str], dict, set[int]
     return driver, told, family
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_driver_ends(tmp_path: Path, signum: signal.Signals) -> None:
     driver, told, family = _start_driver(tmp_path)

@@ -102,6 +102,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.drill
 def test_what_a_crashed_driver_left_is_removed(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -187,6 +187,7 @@ class LosesTrainers:
             raise GangLostError("rank 0 was lost", 0, "executor-0")
 
 
+@pytest.mark.drill
 def test_a_trainer_lost_between_update_and_publish_is_rebuilt(uninterrupted: Path, tmp_path: Path) -> None:
     copy_inputs(uninterrupted.parent, tmp_path)
     script = LosesTrainers("publish", "checkpoint")

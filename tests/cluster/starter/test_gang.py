@@ -183,6 +183,7 @@ def test_cancelled_calls(session: Session) -> None:
     assert executor.call("echo", 1)["kind"] == "cancelled"
 
 
+@pytest.mark.drill
 def test_lease(session: Session) -> None:
     key = f"{session.objects.prefix}/lease"
     session.objects.put("lease", {"count": 1})
