@@ -58,6 +58,7 @@ class Gang:
         self._calls: list[Call] = []  # of the latest turn
         self._turn = asyncio.Lock()
         self._loss: asyncio.Task[GangLostError] | None = None
+        self._examination: asyncio.Task[None] | None = None  # of the session, after a loss
         self._numbers = itertools.count(1)
 
     def call_all(self, method: str, *args: Any, deadline_s: float, **kwargs: Any) -> list[Call]:
@@ -204,8 +205,13 @@ class Gang:
         shared_loop().task(self._end(lost))
         await asyncio.sleep(0)  # it is `ended` from here on
         if isinstance(error, LostError):
-            shared_loop().spawn(self._look_at(error))
+            self._examination = shared_loop().task(self._look_at(error))
         return lost
+
+    async def examined(self, deadline_s: float) -> None:
+        """Until it is known whether the dead executor stays in the session, where it would take the next calls, too."""
+        if self._examination is not None:
+            await asyncio.wait([self._examination], timeout=max(0.0, deadline_s))
 
     async def _look_at(self, error: LostError) -> None:
         await self._examine(self._session, error)

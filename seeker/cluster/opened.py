@@ -236,6 +236,7 @@ class OpenSession:
     async def _reply(self, attempt: Try, task: Any) -> dict[str, Any]:
         label = attempt.call.label
         if task.status.state == wire.TASK_SUCCEED:
+            self.watch.answered()
             return self._take_reply(attempt.call, task.spec.output)
         if task.status.state == wire.TASK_CANCELLED:
             raise CancelledCallError(f"{label} was cancelled before it started: its session was closed")

@@ -183,6 +183,7 @@ class Service:
         try:
             if self._gang is not None:
                 await self._gang.ending("it is formed again")
+                await self._gang.examined(end - time.monotonic())
             self._gang = await self._form_by(end, deadline_s)
             return self._gang
         finally:

@@ -26,7 +26,7 @@ LOOK_S = 0.5
 EXECUTORS_EVERY = 4  # looks
 REQUEST_DEADLINE_S = 5.0
 VERDICT_S = 1.5  # a dead executor that is still bound after this stays so
-MAX_STRANGERS = 32  # parked calls of one session that are sent again
+MAX_STRANGERS = 32  # parked calls of one session that are sent again without that any call is answered
 PARKED_NAME = "parked"
 
 
@@ -114,6 +114,10 @@ class SessionWatch:
             text = f"session {self._plan.id}: no executor may do its calls: {'; '.join(self.parked.values())}"
             self._tell(None, ClusterError(text))
         self._tell(note["call"], ClusterError(f"executor {note['executor']} holds the call: {why}"))
+
+    def answered(self) -> None:
+        """A call was answered: strangers, which every generation of a gang may meet anew, do not keep all from work."""
+        self._num_parked = 0
 
     async def look_at_executors(self) -> dict[str, int]:
         """States of the session's executors by id."""

@@ -82,6 +82,7 @@ class Round:
 
     def _work_as_gang(self) -> None:
         """Two turns; a gang that is lost is formed again at once, as often as a round has kills."""
+        losses: list[str] = []
         for _ in range(3):
             try:
                 gang = self._gang.form(deadline_s=DEADLINE_S)
@@ -93,13 +94,14 @@ class Round:
                         self._faults.append(f"a stranger's answer: {told}")
                     gang.run("pause", 0.2, deadline_s=DEADLINE_S)
                 gang.end("the round is over")
-            except GangLostError:
+            except GangLostError as error:
                 self._note("GangLostError")
+                losses.append(f"{time.monotonic() - self._started:.1f} s: {error}"[:400])
                 continue
             except Exception as error:
                 self._faults.append(f"gang: {type(error).__name__}: {error}")
             return
-        self._faults.append("the gang was lost more often than somebody was killed")
+        self._faults.append("\n".join(["the gang was lost more often than somebody was killed", *losses]))
 
     def _use_objects(self) -> None:
         """The cache is the cluster's own process, which nobody kills here: nothing may fail."""
