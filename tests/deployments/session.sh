@@ -3,7 +3,7 @@
 # Writes runs/demo (which must not be there). Usage: tests/deployments/session.sh [flags of `seeker serve`]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-export PATH=$PWD/.venv/bin:$PATH
+export PATH=$PWD/.venv/bin:$PATH COLUMNS=120 # else the tables cut the states that are looked for
 seeker() { python -m flows.cli "$@"; } # what .venv/bin/seeker is, of this checkout
 test ! -e runs/demo || { echo "runs/demo is there: move it away first" >&2; exit 2; }
 log=$(mktemp)
