@@ -115,7 +115,8 @@ def _loop(session: Session, limits: Limits) -> tuple[int, Reason | None]:
     run, steps = session.run, session.config.steps
     latest = read_latest(run)
     first = 0 if latest is None else latest.next_step
-    described = describe_rollouts(session)  # executors load while the trainer does
+    # Executors load while the trainer does.
+    described = describe_rollouts(session.rollouts, session.config.cluster.start_deadline_s)
     publish_held(session, first)
     run = session.run  # of another lineage when the policy could not be rebuilt bit for bit
     template = described.result()["template"]

@@ -158,14 +158,14 @@ def start_rollouts(
     )
 
 
-def describe_rollouts(session: Session) -> Call:
+def describe_rollouts(rollouts: Service, deadline_s: float) -> Call:
     """What an executor holds; the call also makes it load."""
-    return session.rollouts.call("describe", deadline_s=session.config.cluster.start_deadline_s, idempotent=True)
+    return rollouts.call("describe", deadline_s=deadline_s, idempotent=True)
 
 
 def check_rollouts(rollouts: Service, deadline_s: float) -> None:
     """Raises `InfrastructureError` when no executor is free by the deadline that can load what rollouts need."""
-    rollouts.call("describe", deadline_s=deadline_s, idempotent=True).result()
+    describe_rollouts(rollouts, deadline_s).result()
 
 
 def start_trainers(cluster: Cluster, run: RunDirectory, name: str, target: str = TRAINER_SERVICE) -> Trainers:

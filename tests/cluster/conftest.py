@@ -49,6 +49,14 @@ def _by_address(embedded: Cluster) -> Iterator[Cluster]:
         yield reached
 
 
+def name_no_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in `folder`, at home there, with no cluster named by the environment."""
+    for name in ("FLAME_ENDPOINT", "FLAME_CACHE_ENDPOINT", "SEEKER_CLUSTER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+
+
 def object_keys(cache_endpoint: str, prefix: str = "") -> list[str]:
     """Keys of all objects in a cache."""
     client = flight.FlightClient(cache_endpoint)

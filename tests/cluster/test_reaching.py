@@ -26,6 +26,7 @@ from seeker.cluster.frontend import FrontendClient
 from seeker.cluster.reaching import check_reachable
 from seeker.cluster.settings import ClusterSettings
 from seeker.errors import UnreachableError
+from tests.cluster.conftest import name_no_cluster
 
 DEAD, DEAD_CACHE = "http://127.0.0.1:9", "grpc://127.0.0.1:9"
 UNSET = "unset FLAME_ENDPOINT FLAME_CACHE_ENDPOINT"
@@ -33,10 +34,7 @@ UNSET = "unset FLAME_ENDPOINT FLAME_CACHE_ENDPOINT"
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FLAME_ENDPOINT", "FLAME_CACHE_ENDPOINT", "SEEKER_CLUSTER_CONTEXT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    name_no_cluster(tmp_path, monkeypatch)
 
 
 def refusal(**settings: Any) -> UnreachableError:

@@ -20,6 +20,7 @@ from flows.prepare import preparation_digest
 from flows.train import train
 from seeker.errors import UnreachableError
 from seeker.presets import project_root
+from tests.cluster.conftest import name_no_cluster
 from tests.flows.tiny_run import tiny_config
 
 DEAD = "http://127.0.0.1:9"
@@ -27,10 +28,7 @@ DEAD = "http://127.0.0.1:9"
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FLAME_ENDPOINT", "FLAME_CACHE_ENDPOINT", "SEEKER_CLUSTER_CONTEXT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    name_no_cluster(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

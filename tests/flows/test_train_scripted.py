@@ -105,14 +105,20 @@ def test_no_results_are_kept_of_committed_steps(uninterrupted: Path) -> None:
     assert list((storage / "seeker" / load_run(uninterrupted).cache_key).rglob("*.json")) == []
 
 
-def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted: Path, tmp_path: Path) -> None:
+def die_before_the_second_commit(uninterrupted: Path, folder: Path) -> None:
+    """A run of the same inputs that ends with its second step's batch made and trained on, but not published."""
+
     def die(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if method == "publish" and args[0] == 2:
             raise KeyError("the process is gone")
 
-    copy_inputs(uninterrupted.parent, tmp_path)
+    copy_inputs(uninterrupted.parent, folder)
     with pytest.raises(CallError, match="gone"):
-        run_flow(tmp_path, die)
+        run_flow(folder, die)
+
+
+def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted: Path, tmp_path: Path) -> None:
+    die_before_the_second_commit(uninterrupted, tmp_path)
     latest = read_latest(load_run(tmp_path / "run"))
     assert latest is not None
     assert latest.step == 0
@@ -133,13 +139,7 @@ def test_a_run_that_dies_before_a_commit_goes_on_from_the_last_one(uninterrupted
 def test_files_of_the_step_under_way_that_were_damaged_are_made_again(
     name: str, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    def die(method: str, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if method == "publish" and args[0] == 2:
-            raise KeyError("the process is gone")
-
-    copy_inputs(uninterrupted.parent, tmp_path)
-    with pytest.raises(CallError, match="gone"):
-        run_flow(tmp_path, die)
+    die_before_the_second_commit(uninterrupted, tmp_path)
     for path in (tmp_path / "run/steps/000001" / name, tmp_path / "run/steps/000001/rollouts/call-000.parquet"):
         path.write_bytes(path.read_bytes()[:-1])
     root, _ = run_flow(tmp_path)
