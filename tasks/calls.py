@@ -40,7 +40,7 @@ class Attempts:
 
     max_attempts: int
     deadline_s: float
-    pause_s: float = 1.0
+    pause_s: float
 
     @staticmethod
     def of(config: RunConfig, num_chunks: int) -> Attempts:

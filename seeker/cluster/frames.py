@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from abc import ABC, abstractmethod
 from typing import Any, cast
 
 from google.protobuf.message_factory import GetMessageClass
@@ -35,7 +36,7 @@ class Method:
 METHODS = {each.name: Method(each) for each in wire.frontend.DESCRIPTOR.services_by_name["Frontend"].methods}
 
 
-class FrameProtocol(asyncio.Protocol):
+class FrameProtocol(asyncio.Protocol, ABC):
     """One end of a connection. Derived classes say what a frame means, and what the connection's end."""
 
     def __init__(self) -> None:
@@ -55,11 +56,13 @@ class FrameProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    @abstractmethod
     def arrived(self, number: int, kind: int, payload: bytes) -> None:
-        raise NotImplementedError
+        """A whole frame."""
 
+    @abstractmethod
     def lost(self) -> None:
-        raise NotImplementedError
+        """The connection has ended."""
 
     # -- what the event loop calls -----------------------------------------------------------------------------------
 
